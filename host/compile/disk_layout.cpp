@@ -77,7 +77,7 @@ class DiskRecorder {
 
   DiskLayout finish() {
     for (const auto& [parameter, shape] : shapes_)
-      if (!parts_.contains(parameter)) add(parameter, StoredPart::whole(reserve_name(parameter), shape));
+      if (!forms_.contains(parameter)) add(parameter, StoredPart::whole(reserve_name(parameter), shape));
     for (const auto& [name, literal] : literals_) {
       reserve_name(name);
       if (shapes_.contains(name)) throw plugin_error("the literal tensor '" + name + "' has the name of a parameter");
@@ -99,7 +99,7 @@ class DiskRecorder {
           if (const std::string known = filled(name, "*", *text); names.contains(known)) return known;
       return in_file;
     };
-    return {std::move(parts_), std::move(literals_), parameters_, std::move(names), std::move(left_out_)};
+    return {std::move(forms_), std::move(literals_), parameters_, std::move(names), std::move(left_out_)};
   }
 
  private:
@@ -283,12 +283,23 @@ class DiskRecorder {
     return name;
   }
 
-  void add(const std::string& parameter, StoredPart part) { parts_[parameter].push_back(std::move(part)); }
+  // A part of a parameter that the parts before it cover begins another form.
+  void add(const std::string& parameter, StoredPart part) {
+    std::vector<DiskForm>& forms = forms_[parameter];
+    int64_t& num_elements = num_elements_[parameter];
+    if (forms.empty() || num_elements >= numel(shapes_.at(parameter))) {
+      forms.emplace_back();
+      num_elements = 0;
+    }
+    num_elements += numel(part.box);
+    forms.back().push_back(std::move(part));
+  }
 
   const ParameterTable& parameters_;
   chassis_disk_sink_t sink_{};
   std::map<std::string, Shape> shapes_;  // by parameter
-  std::map<std::string, std::vector<StoredPart>> parts_;
+  std::map<std::string, std::vector<DiskForm>> forms_;  // by parameter
+  std::map<std::string, int64_t> num_elements_;         // by parameter: those of its last form
   std::map<std::string, LiteralTensor> literals_;
   std::map<std::string, bool> names_;  // names on disk
   std::vector<std::string> skipped_;
@@ -321,14 +332,42 @@ bool is_left_out(std::span<const std::string> left_out, std::string_view name) {
   });
 }
 
-DiskLayout::DiskLayout(std::map<std::string, std::vector<StoredPart>> parts,
+DiskLayout::DiskLayout(std::map<std::string, std::vector<DiskForm>> forms,
                        std::map<std::string, LiteralTensor> literals, const ParameterTable& parameters, Names names,
                        std::vector<std::string> left_out)
-    : parts_(std::move(parts)),
+    : forms_(std::move(forms)),
       literals_(std::move(literals)),
       names_(std::move(names)),
       left_out_(std::move(left_out)) {
-  for (const auto& p : parameters.all()) expect_cover(p->name, p->descriptor.global_shape, parts_.at(p->name));
+  for (const auto& p : parameters.all())
+    for (const DiskForm& form : forms_.at(p->name)) expect_cover(p->name, p->descriptor.global_shape, form);
+}
+
+bool DiskLayout::has_choice() const {
+  return std::ranges::any_of(forms_, [](const auto& entry) { return entry.second.size() > 1; });
+}
+
+const DiskForm& DiskLayout::parts(const std::string& parameter, const DiskForms& chosen) const {
+  const auto found = chosen.find(parameter);
+  return found == chosen.end() ? parts(parameter) : forms(parameter).at(found->second);
+}
+
+DiskForms DiskLayout::forms_in(const std::function<bool(const std::string& name)>& has) const {
+  DiskForms chosen;
+  for (const auto& [parameter, forms] : forms_) {
+    if (forms.size() < 2) continue;
+    const auto found = std::ranges::find_if(forms, [&](const DiskForm& form) {
+      return std::ranges::any_of(form, [&](const StoredPart& part) { return has(part.disk_name); });
+    });
+    if (found != forms.end() && found != forms.begin()) chosen[parameter] = static_cast<size_t>(found - forms.begin());
+  }
+  return chosen;
+}
+
+std::vector<std::string> DiskLayout::names_of(const DiskForms& chosen) const {
+  std::set<std::string> names;  // since one tensor may hold several parameters
+  for (const auto& [parameter, form] : chosen) names.insert(forms(parameter).at(form).front().disk_name);
+  return {names.begin(), names.end()};
 }
 
 DiskLayout record_disk_mapping(const ParameterTable& parameters,

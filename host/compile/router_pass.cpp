@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "chassis/router_sums.hpp"
 #include "host/base/error.hpp"
 #include "host/graph/op_table.hpp"
 #include "host/graph/output_names.hpp"
@@ -155,7 +156,8 @@ class RouterPass {
     const ValueId logits = router.inputs[0], experts = router.outputs[0];
     const int64_t num_experts = program_.dims[block.values[logits].dims.back()].size;
     chosen_ = program_.dims[block.values[experts].dims.back()].size;
-    const DimId sums = record_dim(program_, fmt::format("router_sums_of_{}", num_experts), 2 * num_experts + 1);
+    const DimId sums =
+        record_dim(program_, fmt::format("router_sums_of_{}", num_experts), RouterSumsPlaces{num_experts}.size());
     Op op = make_op(program_, block, "router_stats", router.name + ".stats", {logits, experts}, {}, {sums});
     op.is_detached = aux_weight_ == 0 && request_.z_weight == 0;
     const std::string behind = number == 0 ? "" : fmt::format(".{}", number);

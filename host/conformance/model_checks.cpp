@@ -100,12 +100,13 @@ class ModelExamination {
       const ParameterTable& parameters = compiled_->parameters();
       const DiskLayout mapping = model.disk_mapping(parameters), again = model.disk_mapping(parameters);
       for (const auto& p : parameters.all()) {
-        if (mapping.parts(p->name) != again.parts(p->name))
+        if (mapping.forms(p->name) != again.forms(p->name))
           fail("parameter '{}' has a different place on disk in a second mapping", printable(p->name));
-        for (const StoredPart& part : mapping.parts(p->name))
-          if (const std::string back = mapping.name_of(part.disk_name); back != part.disk_name)
-            fail("parameter '{}' is saved as '{}', but that name in a file is read as '{}'", printable(p->name),
-                 printable(part.disk_name), printable(back));
+        for (const DiskForm& form : mapping.forms(p->name))
+          for (const StoredPart& part : form)
+            if (const std::string back = mapping.name_of(part.disk_name); back != part.disk_name)
+              fail("parameter '{}' is saved as '{}', but that name in a file is read as '{}'", printable(p->name),
+                   printable(part.disk_name), printable(back));
       }
     } catch (const Error& error) {
       fail("its disk mapping is not valid: {}", error.message());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "chassis/router_sums.hpp"
 #include "host/base/error.hpp"
 #include "host/graph/collective_ops.hpp"
 
@@ -391,9 +392,9 @@ void router_stats(OpRule& r) {
   expect_experts(r, 1);
   const DimId sums = last_dim(r);
   const int64_t num_experts = size_of_last(r, 0), size = r.program().dims[sums].size;
-  if (size != 2 * num_experts + 1)
+  if (const int64_t expected = RouterSumsPlaces{num_experts}.size(); size != expected)
     r.fail("its output dim has size " + std::to_string(size) + ", but " + std::to_string(num_experts) +
-           " experts give " + std::to_string(2 * num_experts + 1) + " sums");
+           " experts give " + std::to_string(expected) + " sums");
   r.output({kB, sums}, GraphValueType::kFloat32);
   r.output({kB}, GraphValueType::kFloat32);
 }

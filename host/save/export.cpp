@@ -38,6 +38,7 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   if (!with_adapter && opened.directory().content() == Content::kTrained)
     throw storage_error("'" + request.checkpoint + "' holds only trained parameters")
         .hint("`chassis ckpt merge " + request.checkpoint + " --out DIR` adds them to the others");
+  session.export_as(opened.directory().forms());
   if (is_quantized) opened.quantize();
   opened.check();
 

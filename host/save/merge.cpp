@@ -93,6 +93,7 @@ class Merge {
                         "'" + trained + "' was trained on weights that " + printable(reference_->quant) +
                             " stores in fewer bits, and is merged into those in " + model().path());
     }
+    session_.export_as(model().directory().forms());
     read_added();
   }
 

@@ -19,7 +19,24 @@ bool is_state(const ParameterTable& parameters, const std::string& name) {
   return !parameters.find(name) && parameters.find(name.substr(0, name.rfind('.')));
 }
 
+// Whether the tensors of a directory have the names of a run's parameters.
+bool has_parameter_names(const CheckpointReader& reader) {
+  const CheckpointManifest* manifest = reader.manifest();
+  return manifest && json_string_or(manifest->about, "names", "", reader.path()) == kParameterNames;
+}
+
 }  // namespace
+
+DiskForms forms_of_files(const DiskLayout& mapping, const CheckpointReader& reader) {
+  std::set<std::string> names;
+  if (has_parameter_names(reader)) {
+    for (const Json& name : reader.manifest()->about.value(kSpelling, Json::array()))
+      if (name.is_string()) names.insert(name.get<std::string>());
+  } else {
+    for (const DiskTensor& tensor : reader.tensors()) names.insert(mapping.name_of(tensor.name));
+  }
+  return mapping.forms_in([&](const std::string& name) { return names.contains(name); });
+}
 
 ModelDirectory::ModelDirectory(const Session& session, const CheckpointReader& reader, bool is_adapter)
     : parameters_(session.parameters()) {
@@ -30,9 +47,9 @@ ModelDirectory::ModelDirectory(const Session& session, const CheckpointReader& r
 }
 
 void ModelDirectory::read_model(const Session& session, const CheckpointReader& reader) {
-  const CheckpointManifest* manifest = reader.manifest();
-  const bool ours = manifest && json_string_or(manifest->about, "names", "", reader.path()) == kParameterNames;
+  const bool ours = has_parameter_names(reader);
   if (!ours) mapping_ = &session.disk_mapping();
+  forms_ = forms_of_files(session.disk_mapping(), reader);
   const std::map<std::string, std::string> tied = tied_slots(session.program());
   for (const DiskTensor& tensor : reader.tensors()) {
     if (leaves_out(tensor.name)) {
@@ -56,7 +73,7 @@ void ModelDirectory::read_model(const Session& session, const CheckpointReader& 
       if (!in_file_.contains(known)) in_file_[known] = head;
     }
   refuse_components(session, reader, [&](const Parameter& p) { return parts(p.descriptor).front().disk_name; });
-  if (!ours || !base_reference(manifest->about, reader.path())) return;
+  if (!ours || !base_reference(reader.manifest()->about, reader.path())) return;
   content_ = Content::kTrained;
   // A session that only reads weights has no [freeze], which says what was trained.
   if (session.config().use() == ConfigUse::kWeights && session.adapter() == nullptr)
@@ -177,7 +194,7 @@ bool ModelDirectory::has(const Parameter& p) const {
 std::vector<StoredPart> ModelDirectory::parts(const Descriptor& parameter) const {
   if (content_ == Content::kAdapter) return adapter_.at(parameter.fqn);
   if (mapping_ == nullptr) return {StoredPart::whole(parameter.fqn, parameter.global_shape)};
-  std::vector<StoredPart> parts = mapping_->parts(parameter.fqn);
+  std::vector<StoredPart> parts = mapping_->parts(parameter.fqn, forms_);
   for (StoredPart& part : parts)
     if (const auto found = in_file_.find(part.disk_name); found != in_file_.end()) part.disk_name = found->second;
   return parts;

@@ -22,6 +22,11 @@ enum class Content {
   kAdapter,  // the same, in an adapter's files
 };
 
+// The key in "about" of a checkpoint with the names by which DiskLayout::forms_in() finds the forms of its model.
+inline constexpr char kSpelling[] = "spelling";
+// The forms of the files of a model directory or, of a checkpoint, of the model that it was trained from.
+DiskForms forms_of_files(const DiskLayout& mapping, const CheckpointReader& reader);
+
 class ModelDirectory {
  public:
   // `is_adapter`: its files are those of an adapter. Both arguments must outlive it.
@@ -38,6 +43,8 @@ class ModelDirectory {
   void refuse_biases(CheckpointReader& reader) const;
   // Tensors of the directory that hold what the objective does not need, such as lm_head.weight.
   const std::vector<std::string>& left_out() const { return left_out_; }
+  // The forms of a model's files; of a checkpoint, those of the model that it was trained from.
+  const DiskForms& forms() const { return forms_; }
   // Whether loading may ignore a tensor of this name.
   std::function<bool(const std::string& name)> skip() const;
 
@@ -53,6 +60,7 @@ class ModelDirectory {
   const ParameterTable& parameters_;
   Content content_ = Content::kModel;
   const DiskLayout* mapping_ = nullptr;                     // mapping of a model's files
+  DiskForms forms_;
   std::map<std::string, std::vector<StoredPart>> adapter_;  // by parameter: its places in an adapter's files
   std::map<std::string, std::string> in_file_;            // by the mapping's name
   std::set<std::string> trained_;                         // trained parameters, if only the directory names them

@@ -67,6 +67,7 @@ SaveResult quantize_model(const QuantizeRequest& request) {
   take_options(request, model);
   Conversion conversion("ckpt quantize", model, request.plugin_path, request.directory, {request.model});
   OpenedModel opened(conversion.session(), request.model);
+  conversion.session().export_as(opened.directory().forms());
   opened.check();  // its files have values
   opened.quantize();
 

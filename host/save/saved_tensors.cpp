@@ -12,6 +12,7 @@
 #include "host/save/classifier_config.hpp"
 #include "host/save/component_load.hpp"
 #include "host/save/head_names.hpp"
+#include "host/save/model_directory.hpp"
 #include "host/save/quantized_load.hpp"
 #include "host/save/quantized_weights.hpp"
 #include "host/state/float_dtype.hpp"
@@ -201,9 +202,10 @@ SavePlan plan_export(Session& session, const FormatPlugin& format, QuantizedWeig
   for (Descriptor& descriptor : training_tensors(session, false)) {
     const Parameter& p = *session.parameters().find(descriptor.fqn);
     if (p.added) continue;
-    const std::vector<StoredPart>& parts = mapping.parts(descriptor.fqn);
+    const std::vector<StoredPart>& parts = mapping.parts(descriptor.fqn, session.export_forms());
     if (p.is_quantized() && quantized != nullptr) {
-      const std::vector<std::string> names = slice_names(p, parts);
+      std::vector<std::string> names = slice_names(p, parts);
+      if (names.empty()) names = slice_names(p, mapping.parts(descriptor.fqn));
       if (names.empty())
         throw storage_error("'" + p.name + "' is quantized, and the model's files join or transpose it as " +
                             parts.front().disk_name + ": only separate weights can be written this way")
@@ -298,9 +300,22 @@ uint64_t staged_bytes(Session& session) {
   return plan_checkpoint(session, FormatPlugin(*checkpoint), {.rank = session.rank()}).bytes_of_rank(session.rank());
 }
 
+std::vector<std::string> spelling_of_model(Session& session) {
+  const Settings::Model& model = session.settings().model;
+  const DiskLayout& mapping = session.disk_mapping();
+  if (!model.path.is_set() || model.init != ModelInit::kPretrained || !mapping.has_choice()) return {};
+  return mapping.names_of(forms_of_files(mapping, *open_directory(session, model.path)));
+}
+
+void export_as_spelled(Session& session, const std::vector<std::string>& spelling) {
+  session.export_as(session.disk_mapping().forms_in(
+      [&](const std::string& name) { return std::ranges::find(spelling, name) != spelling.end(); }));
+}
+
 void compare_with_model(Session& session) {
   const Settings& settings = session.settings();
   if (!settings.model.path.is_set()) return;
+  export_as_spelled(session, spelling_of_model(session));
   const auto exported = slot_format(session, settings.exports);
   const FormatPlugin format(*exported);
   compare_with_model(session, plan_export(session, format, nullptr, {.rank = session.rank()}));

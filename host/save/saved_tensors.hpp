@@ -63,6 +63,10 @@ uint64_t check_saving(Session& session);
 // The bytes that checkpoint.async = "staged" copies on this rank at every save. With too many shards to plan a save,
 // the bytes that this rank stores, which is an upper bound.
 uint64_t staged_bytes(Session& session);
+// The names by which DiskLayout::forms_in() finds the forms of the files in model.path; empty if these are the first.
+std::vector<std::string> spelling_of_model(Session& session);
+// Exports are from now on spelled so.
+void export_as_spelled(Session& session, const std::vector<std::string>& spelling);
 // Compares the export with the model directory from which the session starts; differences are counted warnings. An
 // adapter's export has other tensors, and is not compared.
 void compare_with_model(Session& session);

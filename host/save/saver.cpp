@@ -17,6 +17,7 @@
 #include "host/checkpoint/plan_agreement.hpp"
 #include "host/data/tokenizer_files.hpp"
 #include "host/save/merge.hpp"
+#include "host/save/model_directory.hpp"
 #include "host/save/pad_token.hpp"
 #include "host/save/weights.hpp"
 #include "host/service/memory.hpp"
@@ -123,6 +124,9 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
       export_format_(*export_instance_),
       buckets_(bucket_bytes(session)),
       root_(root) {
+  const std::string spelling = find_on_rank_0(session.world(), "looking into the files of the model",
+                                              [&] { return Json(spelling_of_model(session)).dump(); });
+  export_as_spelled(session, Json::parse(spelling).get<std::vector<std::string>>());
   session.world().run_and_agree("opening " + checkpoints(), [&] {
     const bool is_first = session.world().rank() == 0;
     if (is_first && !root_) root_ = &own_root_.emplace(checkpoints());
@@ -251,6 +255,8 @@ void Saver::begin(int64_t step, const Json& state) {
     CHASSIS_CHECK(base_.has_value(), "frozen parameters were loaded from a directory");
     base_->add_to(request.about);
   }
+  const std::vector<std::string> spelling = session_.disk_mapping().names_of(session_.export_forms());
+  if (!spelling.empty()) request.about[kSpelling] = spelling;
   request.tensors = async == AsyncSave::kStaged ? staged_tensors(plan) : local_tensors(session_, request.resumable);
   const bool has_components = session_.quant() != nullptr && saved_parameters(session_) == Which::kAll;
   request.text_files = {{"config.json", checkpoint_config(session_, has_components, head_ ? &*head_ : nullptr)},

@@ -107,6 +107,8 @@ class Communicator {
   friend class CommHandle;
   struct Impl;
   ProcessGroup& add_group(std::string name, const std::string& key, std::vector<int> ranks);
+  // Runs a call that sends host values, and returns what it receives: as many values, `num_parts` times.
+  Tensor received(ProcessGroup& group, std::span<double> values, int64_t num_parts, Collective call);
   World& world_;
   MeshShape mesh_;
   int rank_;

@@ -249,19 +249,23 @@ void Communicator::run(ProcessGroup& group, Collective call) {
   wait(work);
 }
 
+Tensor Communicator::received(ProcessGroup& group, std::span<double> values, int64_t num_parts, Collective call) {
+  const auto count = static_cast<int64_t>(values.size());
+  call.send = Tensor::borrow(values.data(), std::array{count}, Dtype::f64).to(device_);
+  call.recv = Tensor::empty(std::array{count * num_parts}, Dtype::f64, device_);
+  const Tensor there = call.recv;
+  run(group, std::move(call));
+  Tensor here = there.to(Device{});
+  throw_if_failed();  // the stream of an aborted group continues with undefined values
+  return here;
+}
+
 void Communicator::sum(ProcessGroup& group, std::span<double> values, std::string_view name) {
   if (group.size() == 1 || moves_nothing() || values.empty()) return;
-  const auto count = static_cast<int64_t>(values.size());
-  const Tensor mine = Tensor::borrow(values.data(), std::array{count}, Dtype::f64);
   Collective call;
   call.op = CHASSIS_COMM_ALL_GATHER;
   call.name = name;
-  call.send = mine.to(device_);
-  call.recv = Tensor::empty(std::array{count * group.size()}, Dtype::f64, device_);
-  const Tensor gathered = call.recv;
-  run(group, std::move(call));
-  const Tensor all = gathered.to(Device{});
-  throw_if_failed();  // the stream of an aborted group continues with undefined values
+  const Tensor all = received(group, values, group.size(), std::move(call));
   std::fill(values.begin(), values.end(), 0.0);
   for (int rank = 0; rank < group.size(); ++rank) {
     for (size_t i = 0; i < values.size(); ++i)
@@ -271,17 +275,10 @@ void Communicator::sum(ProcessGroup& group, std::span<double> values, std::strin
 
 void Communicator::reduce(ProcessGroup& group, std::span<double> values, uint32_t reduction, std::string_view name) {
   if (group.size() == 1 || moves_nothing() || values.empty()) return;
-  const std::array sizes{static_cast<int64_t>(values.size())};
-  const Tensor mine = Tensor::borrow(values.data(), sizes, Dtype::f64);
   Collective call;
   call.reduce = reduction;
   call.name = name;
-  call.send = mine.to(device_);
-  call.recv = Tensor::empty(sizes, Dtype::f64, device_);
-  const Tensor reduced = call.recv;
-  run(group, std::move(call));
-  const Tensor all = reduced.to(Device{});
-  throw_if_failed();
+  const Tensor all = received(group, values, 1, std::move(call));
   std::copy_n(all.data_as<double>(), values.size(), values.begin());
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host/base/error.hpp"
@@ -87,6 +88,9 @@ class Session {
   const Program& program() const { return compiled().program(); }
   ParameterTable& parameters() const { return state_.parameters(); }
   const DiskLayout& disk_mapping() const { return *state_.disk_mapping; }
+  // The forms in which exports hold the parameters: those of the files from which they come.
+  const DiskForms& export_forms() const { return export_forms_; }
+  void export_as(DiskForms forms) { export_forms_ = std::move(forms); }
   bool has_executor() const { return state_.model.executor != nullptr; }  // true after allocate()
   Executor& executor() {
     CHASSIS_CHECK(has_executor(), "a session has no executor before its tensors are allocated");
@@ -128,6 +132,7 @@ class Session {
   const Session* lender_;
   bool freezes_all_;
   std::shared_ptr<const PluginTokenizer> tokenizer_;
+  DiskForms export_forms_;
   RunState state_;
 };
 

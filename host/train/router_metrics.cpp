@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "chassis/comm.h"
+#include "chassis/router_sums.hpp"
 #include "host/base/log.hpp"
 #include "host/graph/output_names.hpp"
 
@@ -63,9 +64,9 @@ RouterMetrics::RouterMetrics(const Program& program) {
       for (const auto& entry : block.outputs) {
         if (!is_router_sums(entry)) continue;
         const auto& [output, value] = entry;
-        const auto num_experts = static_cast<size_t>(program.dims[block.values[value].dims[1]].size / 2);
+        const int64_t num_experts = RouterSumsPlaces::in(program.dims[block.values[value].dims[1]].size).num_experts;
         routers_.push_back({unit, output, names[unit] + output.substr(std::string_view(kRouterSumsOutput).size()),
-                            num_experts, std::vector<int64_t>(num_experts)});
+                            num_experts, std::vector<int64_t>(static_cast<size_t>(num_experts))});
       }
       ++unit;
     }
@@ -79,32 +80,35 @@ bool RouterMetrics::is_due(int64_t step, int64_t every_steps) {
 
 NamedValues RouterMetrics::take(Executor& executor, const Ranks& ranks, int64_t step) {
   if (routers_.empty()) return {};
-  size_t size = 0;
-  for (const Router& router : routers_) size += 2 * router.num_experts;
-  std::vector<double> sums(size), largest(routers_.size(), -std::numeric_limits<double>::infinity());
+  // The sums of a router before its squares, which have no metric.
+  std::vector<std::ptrdiff_t> begins;
+  std::ptrdiff_t size = 0;
+  for (const Router& router : routers_)
+    begins.push_back(std::exchange(size, size + RouterSumsPlaces{router.num_experts}.squares()));
+  std::vector<double> sums(static_cast<size_t>(size)),
+      largest(routers_.size(), -std::numeric_limits<double>::infinity());
   const std::vector<RouterLoad> loads = executor.take_router_loads();
-  size_t at = 0;
-  for (size_t r = 0; r < routers_.size(); at += 2 * routers_[r++].num_experts)
+  for (size_t r = 0; r < routers_.size(); ++r)
     for (const RouterLoad& load : loads) {
       if (load.unit != routers_[r].unit || load.output != routers_[r].output) continue;
       largest[r] = load.largest;
       if (!load.sums.empty())
-        std::copy_n(load.sums.begin(), 2 * routers_[r].num_experts, sums.begin() + static_cast<std::ptrdiff_t>(at));
+        std::copy_n(load.sums.begin(), RouterSumsPlaces{routers_[r].num_experts}.squares(), sums.begin() + begins[r]);
     }
   ranks.reduce(sums, CHASSIS_REDUCE_SUM, "loads of experts");
   ranks.reduce(largest, CHASSIS_REDUCE_MAX, "logits of routers");
 
   NamedValues values;
-  auto next = sums.begin();
   for (size_t r = 0; r < routers_.size(); ++r) {
     Router& router = routers_[r];
-    const auto take_next = [&] {
-      const auto begin = std::exchange(next, next + static_cast<std::ptrdiff_t>(router.num_experts));
-      return std::vector<double>(begin, next);
+    const RouterSumsPlaces places{router.num_experts};
+    const auto part = [&](int64_t place) {
+      const auto begin = sums.begin() + begins[r] + place;
+      return std::vector<double>(begin, begin + places.num_experts);
     };
     RouterSums all;
-    all.counts = take_next();
-    all.probabilities = take_next();
+    all.counts = part(places.counts());
+    all.probabilities = part(places.probabilities());
     all.largest = largest[r];
     if (!(all.num_tokens() > 0)) continue;  // nor NaN
     const auto add = [&](const char* what, double value) {

@@ -44,7 +44,7 @@ class RouterMetrics {
   struct Router {
     size_t unit = 0;
     std::string output, name;  // "router.sums", "layers.3"
-    size_t num_experts = 0;
+    int64_t num_experts = 0;
     std::vector<int64_t> last_used;  // by expert: the last step at which it is known to have had a token
   };
   void warn(Router& router, const RouterSums& sums, int64_t step) const;

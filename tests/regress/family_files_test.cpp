@@ -3,6 +3,8 @@
 
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <utility>
 
 #include "host/base/json.hpp"
 #include "host/save/export.hpp"
@@ -101,6 +103,40 @@ class ModelFolder {
       load_weights(session, path());
     });
   }
+  // The bytes of the parameters that a run of this directory loads, by name.
+  std::map<std::string, std::string> loaded() const {
+    save();
+    const SmallRun run({"interval", "[\"aten\"]"}, "path = \"" + path() + "\"\n");
+    run.write(random_documents({40}));
+    Session session(load_config(run.config_path(), {}, ConfigUse::kTraining),
+                    {.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}});
+    session.allocate();
+    load_weights(session, path());
+    std::map<std::string, std::string> bytes;
+    for (const auto& p : session.parameters().all())
+      bytes[p->name].assign(p->stored().data_as<char>(), p->stored().num_bytes());
+    return bytes;
+  }
+  // The tensors that a run of this directory exports after one step, and those that `ckpt export` makes of its
+  // checkpoint.
+  std::pair<StoredTensors, StoredTensors> trained() const {
+    save();
+    const SmallRun run({"interval", "[\"fused\", \"aten\"]"}, "path = \"" + path() + "\"\n");
+    run.write(random_documents({40, 40, 40, 40}));
+    const std::string output = run.folder() / "run", again = run.folder() / "again";
+    for (const std::vector<std::string>& words :
+         {std::vector<std::string>{"train", run.config_path(), "run.max_steps=1", "train.micro_batch_size=2"},
+          {"ckpt", "export", output + "/checkpoints/step-000001", again}}) {
+      std::vector<std::string> command = {CHASSIS_PROGRAM};
+      command.insert(command.end(), words.begin(), words.end());
+      command.insert(command.end(), {"--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
+      Process process(command, folder_.path());
+      const Outcome outcome = process.wait();
+      if (outcome.exit_code != 0) throw std::runtime_error(outcome.output);
+      EXPECT_EQ(outcome.output.find("export differs"), std::string::npos) << outcome.output;
+    }
+    return {read_tensors(output + "/final/model.safetensors"), read_tensors(again + "/model.safetensors")};
+  }
   std::string refusal_to_export() const {
     save();
     return thrown_by([&] {
@@ -174,6 +210,205 @@ TEST_P(Classifiers, AreLoadedAndExportedAndHaveNoLossOfTokens) {
                                             std::to_string(hidden) + "] in the model");
   model.config["num_labels"] = 3;
   EXPECT_HAS(model.refusal_to_export(), "num_labels is 3, but id2label has 2 labels");
+}
+
+// The tensors of a model with its experts in other forms.
+class ExpertForms {
+ public:
+  enum Form { kSeparate, kJoined, kStacked };
+  static constexpr const char* kLinears[] = {"gate_proj", "up_proj", "down_proj"};
+
+  explicit ExpertForms(const ModelFolder& model)
+      : family_(model.config.at("model_type").get<std::string>()), rest_(model.tensors) {
+    const int64_t num_layers = model.config.at("num_hidden_layers");
+    for (int64_t layer = 0; layer < num_layers; ++layer) {
+      if (!rest_.contains(prefix(layer) + (is_llama4() ? "router.weight" : "gate.weight"))) continue;
+      if (is_llama4())
+        take_joined(layer);
+      else
+        take_separate(layer);
+    }
+  }
+
+  StoredTensors as(Form form) const {
+    StoredTensors out = rest_;
+    for (const auto& [layer, linears] : experts_) {
+      const std::string before = prefix(layer);
+      if (form == kJoined) {
+        const std::string joined = "model.layers." + std::to_string(layer) + (is_llama4() ? ".feed_forward" : ".mlp");
+        const StoredTensor& gate = linears[0];
+        StoredTensor both{{gate.shape[0], 2 * gate.shape[1], gate.shape[2]}, ""};
+        const size_t matrix = gate.bytes.size() / static_cast<size_t>(gate.shape[0]);
+        for (size_t at = 0; at < gate.bytes.size(); at += matrix)
+          both.bytes += gate.bytes.substr(at, matrix) + linears[1].bytes.substr(at, matrix);
+        out[joined + ".experts.gate_up_proj"] = is_llama4() ? turned(both) : both;
+        out[joined + ".experts.down_proj"] = is_llama4() ? turned(linears[2]) : linears[2];
+        if (family_ != "mixtral") continue;
+        out[joined + ".gate.weight"] = out.at(before + "gate.weight");
+        out.erase(before + "gate.weight");
+        continue;
+      }
+      for (size_t i = 0; i < 3; ++i) {
+        if (form == kStacked) {
+          out[before + (is_llama4() ? "experts." : "switch_mlp.") + kLinears[i] + ".weight"] = linears[i];
+          continue;
+        }
+        const size_t matrix = linears[i].bytes.size() / static_cast<size_t>(linears[i].shape[0]);
+        for (int64_t e = 0; e < linears[i].shape[0]; ++e)
+          out[name(layer, e, i)] = {{linears[i].shape[1], linears[i].shape[2]},
+                                    linears[i].bytes.substr(static_cast<size_t>(e) * matrix, matrix)};
+      }
+    }
+    return out;
+  }
+
+  // [E, a, b] as [E, b, a].
+  static StoredTensor turned(const StoredTensor& in) {
+    StoredTensor out{{in.shape[0], in.shape[2], in.shape[1]}, ""};
+    for (int64_t e = 0; e < in.shape[0]; ++e)
+      for (int64_t b = 0; b < in.shape[2]; ++b)
+        for (int64_t a = 0; a < in.shape[1]; ++a)
+          out.bytes += in.bytes.substr(static_cast<size_t>((e * in.shape[1] + a) * in.shape[2] + b) * 4, 4);
+    return out;
+  }
+
+ private:
+  bool is_llama4() const { return family_ == "llama4_text"; }
+  std::string prefix(int64_t layer) const {
+    return "model.layers." + std::to_string(layer) +
+           (is_llama4()            ? ".feed_forward."
+            : family_ == "mixtral" ? ".block_sparse_moe."
+                                   : ".mlp.");
+  }
+  std::string name(int64_t layer, int64_t expert, size_t linear) const {
+    constexpr const char* kOfMixtral[] = {"w1", "w3", "w2"};
+    return prefix(layer) + "experts." + std::to_string(expert) + "." +
+           (family_ == "mixtral" ? kOfMixtral[linear] : kLinears[linear]) + ".weight";
+  }
+  void take_separate(int64_t layer) {
+    for (size_t i = 0; i < 3; ++i) {
+      StoredTensor all;
+      for (int64_t e = 0; rest_.contains(name(layer, e, i)); ++e) {
+        const StoredTensor& one = rest_.at(name(layer, e, i));
+        all.shape = {e + 1, one.shape[0], one.shape[1]};
+        all.bytes += one.bytes;
+        rest_.erase(name(layer, e, i));
+      }
+      experts_[layer].push_back(all);
+    }
+  }
+  void take_joined(int64_t layer) {
+    const std::string both = prefix(layer) + "experts.gate_up_proj", down = prefix(layer) + "experts.down_proj";
+    const StoredTensor rows = turned(rest_.at(both));
+    const int64_t width = rows.shape[1] / 2;
+    const size_t matrix = rows.bytes.size() / static_cast<size_t>(rows.shape[0]) / 2;
+    for (size_t i = 0; i < 2; ++i) {
+      StoredTensor half{{rows.shape[0], width, rows.shape[2]}, ""};
+      for (size_t at = i * matrix; at < rows.bytes.size(); at += 2 * matrix)
+        half.bytes += rows.bytes.substr(at, matrix);
+      experts_[layer].push_back(half);
+    }
+    experts_[layer].push_back(turned(rest_.at(down)));
+    rest_.erase(both);
+    rest_.erase(down);
+  }
+
+  std::string family_;
+  StoredTensors rest_;
+  std::map<int64_t, std::vector<StoredTensor>> experts_;  // by layer: gate, up and down, [E, out, in]
+};
+
+class ExpertFiles : public testing::TestWithParam<SmallFamily> {};
+std::vector<SmallFamily> expert_families() {
+  std::vector<SmallFamily> families = small_families();
+  std::erase_if(families, [](const SmallFamily& family) { return !family.has_experts(); });
+  return families;
+}
+INSTANTIATE_TEST_SUITE_P(, ExpertFiles, testing::ValuesIn(expert_families()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(ExpertFiles, AreReadInEveryFormAndExportedInTheirOwn) {
+  ModelFolder model(GetParam());
+  const ExpertForms forms(model);
+  const StoredTensors published = model.tensors;
+  EXPECT_EQ(forms.as(GetParam().name == "llama4" ? ExpertForms::kJoined : ExpertForms::kSeparate), published);
+  const std::map<std::string, std::string> parameters = model.loaded();
+  for (const auto form : {ExpertForms::kSeparate, ExpertForms::kJoined, ExpertForms::kStacked}) {
+    model.tensors = forms.as(form);
+    EXPECT_EQ(model.loaded(), parameters) << form;
+    EXPECT_EQ(model.refusal_to_export(), "") << form;
+    EXPECT_EQ(read_tensors(model.exported() + "/model.safetensors"), model.tensors) << form;
+    fs::remove_all(model.exported());
+  }
+}
+
+TEST(FamilyFiles, RunsExportExpertsInTheFormOfTheirModel) {
+  for (const char* family : {"mixtral", "llama4"}) {
+    ModelFolder model(family_of(family));
+    const ExpertForms forms(model);
+    const auto other = std::string(family) == "llama4" ? ExpertForms::kSeparate : ExpertForms::kJoined;
+    for (const auto form : {other, ExpertForms::kStacked}) {
+      model.tensors = forms.as(form);
+      const auto [final, again] = model.trained();
+      EXPECT_EQ(final, again) << family << " " << form;
+      ASSERT_EQ(final.size(), model.tensors.size()) << family << " " << form;
+      for (const auto& [name, tensor] : model.tensors) {
+        ASSERT_TRUE(final.contains(name)) << name;
+        EXPECT_EQ(final.at(name).shape, tensor.shape) << name;
+      }
+    }
+  }
+}
+
+TEST(FamilyFiles, ExpertsOfAnotherOrientationAreRefused) {
+  ModelFolder model(family_of("qwen3_moe"));
+  const ExpertForms forms(model);
+  model.tensors = forms.as(ExpertForms::kJoined);
+  for (const char* linear : {"gate_up_proj", "down_proj"}) {
+    StoredTensor& tensor = model.tensors.at(std::string("model.layers.1.mlp.experts.") + linear);
+    tensor = ExpertForms::turned(tensor);
+  }
+  std::string said = model.refusal();
+  EXPECT_HAS(said, "'" + model.path() + "' does not fit the model:");
+  EXPECT_HAS(said, "model.layers.1.mlp.experts.gate_up_proj is [6, 32, 48] on disk, [6, 48, 32] in the model");
+  EXPECT_HAS(said, "model.layers.1.mlp.experts.down_proj is [6, 24, 32] on disk, [6, 32, 24] in the model");
+
+  model.tensors = forms.as(ExpertForms::kStacked);
+  StoredTensor& up = model.tensors.at("model.layers.1.mlp.switch_mlp.up_proj.weight");
+  up = ExpertForms::turned(up);
+  EXPECT_HAS(model.refusal(),
+             "model.layers.1.mlp.switch_mlp.up_proj.weight is [6, 32, 24] on disk, [6, 24, 32] in the model");
+
+  ModelFolder llama4(family_of("llama4"));
+  llama4.tensors = ExpertForms(llama4).as(ExpertForms::kJoined);
+  StoredTensor& joined = llama4.tensors.at("model.layers.1.feed_forward.experts.gate_up_proj");
+  joined = ExpertForms::turned(joined);
+  EXPECT_HAS(llama4.refusal(),
+             "model.layers.1.feed_forward.experts.gate_up_proj is [6, 40, 32] on disk, [6, 32, 40] in the model");
+}
+
+TEST(FamilyFiles, SquareExpertsAreNotReadStacked) {
+  SmallFamily family = family_of("olmoe");
+  const std::string width = "intermediate_size = 56";
+  family.model.replace(family.model.find(width), width.size(), "intermediate_size = 32");
+  ModelFolder model(family);
+  const ExpertForms forms(model);
+  model.tensors = forms.as(ExpertForms::kJoined);
+  EXPECT_EQ(model.refusal(), "");
+  model.tensors = forms.as(ExpertForms::kStacked);
+  const std::string said = model.refusal();
+  EXPECT_HAS(said, "model.layers.0.mlp.experts.0.gate_proj.weight [32, 32]");
+  EXPECT_HAS(said, "model.layers.0.mlp.switch_mlp.down_proj.weight [6, 32, 32]");
+}
+
+TEST(FamilyFiles, ExpertsInTwoFormsAreRefused) {
+  ModelFolder model(family_of("mixtral"));
+  const ExpertForms forms(model);
+  model.tensors.merge(forms.as(ExpertForms::kJoined));
+  const std::string said = model.refusal();
+  EXPECT_HAS(said, "unexpected:");
+  EXPECT_HAS(said, "model.layers.0.mlp.experts.gate_up_proj [5, 112, 32]");
+  EXPECT_HAS(said, "model.layers.0.mlp.gate.weight [5, 32]");
 }
 
 TEST(FamilyFiles, NameEveryTensorThatIsMissingOrNotRead) {

@@ -95,8 +95,11 @@ struct Config {
 struct ExpertNames {
   std::string_view router = "mlp.gate", experts = "mlp.experts";
   std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
+  std::string_view stacked = "mlp.switch_mlp";    // the linears of all experts, each a tensor [E, out, in]
   std::string_view shared = "mlp.shared_expert";  // in the program too
-  bool is_joined = false;  // gate and up of all experts are one tensor [E, in, 2·out], down is [E, in, out]
+  // Published files have gate_up_proj [E, in, 2·out] and down_proj [E, in, out], where other families have a tensor for
+  // each linear of each expert.
+  bool is_joined = false;
 };
 
 struct Family {

@@ -233,23 +233,37 @@ void Decoder::disk_mapping(DiskMapping& m) const {
     for (const char* tower : {"vision_model.*", "multi_modal_projector.*"}) m.skip(tower);
 }
 
-// Files hold each expert's linears as tensors of their own, or those of all experts in one.
+// Files hold the experts of a layer in one of three forms, the first of which is that of published models.
 void Decoder::expert_mapping(DiskMapping& m) const {
   const ExpertNames& names = family_.expert_names;
   const std::string layer = "model.layers.{i}.";
-  if (names.is_joined) {
-    const std::string experts = layer + std::string(names.experts) + ".";
-    m.tensor(experts + "gate_up_proj", {{experts + "gate_proj.weight"}, {experts + "up_proj.weight"}}, 1, {0, 2, 1});
-    return m.permuted(experts + "down_proj", experts + "down_proj.weight", {0, 2, 1});
-  }
-  if (const std::string router(names.router); router != "mlp.gate")
-    m.tensor(layer + router + ".weight", {{layer + "mlp.gate.weight"}});
-  const std::pair<std::string_view, std::string_view> linears[] = {
+  const std::string experts = layer + std::string(family_.mlp) + ".experts.";  // in the program
+  const std::pair<std::string, std::string_view> linears[] = {
       {"gate_proj", names.gate}, {"up_proj", names.up}, {"down_proj", names.down}};
-  for (const auto& [ours, theirs] : linears)
-    for (int64_t e = 0; e < config_.experts.num_experts; ++e)
-      m.tensor(layer + std::string(names.experts) + "." + std::to_string(e) + "." + std::string(theirs) + ".weight",
-               {{layer + "mlp.experts." + std::string(ours) + ".weight", {e, 0, 0}, {1, 0, 0}}}, 0, {1, 2});
+
+  // Those of transformers 5 in memory, and of its files with save_original_format=False.
+  const auto joined = [&] {
+    const std::vector<uint32_t> dims = names.is_joined ? std::vector<uint32_t>{0, 2, 1} : std::vector<uint32_t>{};
+    m.tensor(experts + "gate_up_proj", {{experts + "gate_proj.weight"}, {experts + "up_proj.weight"}}, 1, dims);
+    m.tensor(experts + "down_proj", {{experts + "down_proj.weight"}}, 0, dims);
+  };
+  const auto separate = [&] {
+    for (const auto& [ours, theirs] : linears)
+      for (int64_t e = 0; e < config_.experts.num_experts; ++e)
+        m.tensor(layer + std::string(names.experts) + "." + std::to_string(e) + "." + std::string(theirs) + ".weight",
+                 {{experts + ours + ".weight", {e, 0, 0}, {1, 0, 0}}}, 0, {1, 2});
+  };
+  if (const std::string router(names.router); router != "mlp.gate") {
+    m.tensor(layer + router + ".weight", {{layer + "mlp.gate.weight"}});
+    m.tensor(layer + "mlp.gate.weight", {{layer + "mlp.gate.weight"}});  // beside joined experts
+  }
+  if (names.is_joined) joined();
+  separate();
+  if (!names.is_joined) joined();
+  // Those of mlx. Nothing would tell whether square matrices are transposed.
+  if (config_.experts.width != config_.hidden_size)
+    for (const auto& [ours, theirs] : linears)
+      m.tensor(layer + std::string(names.stacked) + "." + ours + ".weight", {{experts + ours + ".weight"}});
 }
 
 }  // namespace decoder

@@ -81,20 +81,60 @@ class LossRows : public CappedRows {
   int64_t ignore_index_;
 };
 
-// Rows of logits for a part of the classes: the first `count` columns are the classes from `first` on.
-class PartialRows : public CappedRows {
+// Rows of logits whose first `count` columns are the classes from `first` on.
+class PartRows : public CappedRows {
  public:
   using Labels = PartIndex;  // [rows, 1]
 
-  PartialRows(const Operators& aten, const OpView& op, double softcap = 0)
-      : CappedRows(aten, softcap),
-        ignore_index_(op.attr_int("ignore_index", -100)),
-        first_(op.attr_int("first")),
-        count_(op.attr_int("count")) {}
+  PartRows(const Operators& aten, const OpView& op, int64_t first, int64_t count, double softcap)
+      : CappedRows(aten, softcap), first_(first), count_(count), ignore_index_(op.attr_int("ignore_index", -100)) {}
 
   Labels labels(const BorrowedTensor& labels) const {
     return part_index(aten_, labels, Shape{labels.num_elements(), 1}, first_, count_, ignore_index_);
   }
+
+ protected:
+  // log Σ exp of the rows, [rows, 1].
+  Tensor log_sum(const BorrowedTensor& logits) const {
+    return aten_.logsumexp(aten_.narrow(logits, 1, 0, count_), Shape{1}, true);
+  }
+  // Stores the logits of these classes; 0 for those elsewhere.
+  void store_picked(const BorrowedTensor& logits, const PartIndex& at, const BorrowedTensor& out) const {
+    const Tensor picked = aten_.gather(logits, 1, at.index);
+    aten_.masked_fill_(picked, at.elsewhere, 0);
+    aten_.copy_(out, picked);
+  }
+  // Turns logits into exp(logit - log_sum) · factor; log_sum and factor are [rows, 1].
+  void to_probabilities(const BorrowedTensor& logits, const BorrowedTensor& log_sum,
+                        const BorrowedTensor& factor) const {
+    aten_.sub_(logits, log_sum);
+    aten_.exp_(logits);
+    aten_.mul_(logits, factor);
+  }
+  void zero_padding(const BorrowedTensor& gradient) const {
+    const int64_t padding = gradient.size(1) - count_;
+    if (padding > 0) aten_.zero_(aten_.narrow(gradient, 1, count_, padding));
+  }
+  // Adds scale · by to the gradient of these classes.
+  void add_picked(const BorrowedTensor& gradient, const PartIndex& at, const BorrowedTensor& by,
+                  double scale = 1) const {
+    const Tensor values = aten_.to_dtype(by, DtypeArg{gradient.dtype()}, false, true);
+    aten_.masked_fill_(values, at.elsewhere, 0);
+    if (scale != 1) aten_.mul_scalar_(values, scale);
+    aten_.scatter_add_(gradient, 1, at.index, values);
+  }
+
+  int64_t first_, count_;
+
+ private:
+  int64_t ignore_index_;
+};
+
+// The rows of partial_cross_entropy.
+class PartialRows : public PartRows {
+ public:
+  PartialRows(const Operators& aten, const OpView& op, double softcap = 0)
+      : PartRows(aten, op, op.attr_int("first"), op.attr_int("count"), softcap) {}
 
   // Stores log Σ exp of the rows, and the labels' logits; both [rows, 1].
   void store(const BorrowedTensor& logits, const Labels& labels, const BorrowedTensor& log_sum,
@@ -104,10 +144,8 @@ class PartialRows : public CappedRows {
       aten_.zero_(target);
       return;
     }
-    const Tensor picked = aten_.gather(logits, 1, labels.index);
-    aten_.masked_fill_(picked, labels.elsewhere, 0);
-    aten_.copy_(target, picked);
-    aten_.copy_(log_sum, aten_.logsumexp(aten_.narrow(logits, 1, 0, count_), Shape{1}, true));
+    store_picked(logits, labels, target);
+    aten_.copy_(log_sum, PartRows::log_sum(logits));
   }
 
   // Turns logits into their gradient. All but the logits are [rows, 1].
@@ -117,18 +155,19 @@ class PartialRows : public CappedRows {
       aten_.zero_(logits);
       return;
     }
-    aten_.sub_(logits, log_sum);
-    aten_.exp_(logits);
-    aten_.mul_(logits, by_log_sum);
-    const int64_t padding = logits.size(1) - count_;
-    if (padding > 0) aten_.zero_(aten_.narrow(logits, 1, count_, padding));
-    const Tensor one = aten_.to_dtype(by_target, DtypeArg{logits.dtype()}, false, true);
-    aten_.masked_fill_(one, labels.elsewhere, 0);
-    aten_.scatter_add_(logits, 1, labels.index, one);
+    to_probabilities(logits, log_sum, by_log_sum);
+    zero_padding(logits);
+    add_picked(logits, labels, by_target);
   }
-
- private:
-  int64_t ignore_index_, first_, count_;
 };
+
+// The gradient of output i in this shape; zeros, of the dtype of `like`, if it is absent.
+inline Tensor gradient_or_zeros(const Operators& aten, const Call& call, uint32_t i, const Shape& shape,
+                                const BorrowedTensor& like) {
+  if (const BorrowedTensor given = call.grad_output(i)) return aten.view(given, shape);
+  Tensor zeros = Tensor::create(call.host(), like.dtype(), shape, like.device_type(), like.view().device_index);
+  aten.zero_(zeros);
+  return zeros;
+}
 
 }  // namespace aten

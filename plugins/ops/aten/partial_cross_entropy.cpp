@@ -7,12 +7,7 @@ namespace {
 
 // The gradient of output i as a column of `rows`; zeros if it is absent.
 Tensor column_of_gradient(const Operators& aten, const Call& call, uint32_t i, int64_t rows) {
-  if (const BorrowedTensor gradient = call.grad_output(i)) return aten.view(gradient, Shape{rows, 1});
-  const BorrowedTensor like = call.output(0);
-  Tensor zeros =
-      Tensor::create(call.host(), like.dtype(), Shape{rows, 1}, like.device_type(), like.view().device_index);
-  aten.zero_(zeros);
-  return zeros;
+  return gradient_or_zeros(aten, call, i, Shape{rows, 1}, call.output(0));
 }
 
 class PartialCrossEntropy : public AtenKernel {

@@ -1,10 +1,24 @@
 // router_stats and load_balance: sums of what a router chose, and the losses that balance it.
 #include <cmath>
 
+#include "chassis/router_sums.hpp"
 #include "workspace.hpp"
 
 namespace aten {
 namespace {
+
+// The parts of sums, or of their gradients, [rows, 2E+1].
+struct SumsParts {
+  Tensor counts, probabilities;  // [rows, E]
+  Tensor squares;                // [rows, 1]
+
+  SumsParts(const Operators& aten, const BorrowedTensor& sums) {
+    const auto at = RouterSumsPlaces::in(sums.size(1));
+    counts = aten.narrow(sums, 1, at.counts(), at.num_experts);
+    probabilities = aten.narrow(sums, 1, at.probabilities(), at.num_experts);
+    squares = aten.narrow(sums, 1, at.squares(), 1);
+  }
+};
 
 class RouterStats : public AtenKernel {
  public:
@@ -14,24 +28,24 @@ class RouterStats : public AtenKernel {
     const BorrowedTensor logits = call.input(0), experts = call.input(1);
     const int64_t rows = logits.size(0), num_experts = logits.size(2);
     const uint32_t dtype = wide(logits.dtype());
-    const BorrowedTensor sums = call.make_output(0, dtype, Shape{rows, 2 * num_experts + 1}),
+    const BorrowedTensor sums = call.make_output(0, dtype, Shape{rows, RouterSumsPlaces{num_experts}.size()}),
                          largest = call.make_output(1, dtype, Shape{rows});
-    const auto store = [&](const Tensor& values, int64_t first) {  // of each token
-      const int64_t columns = values.size(1);
-      aten_.copy_(aten_.narrow(sums, 1, first, columns),
-                  aten_.sum_dims(aten_.view(values, Shape{rows, logits.size(1), columns}), Shape{1}, false));
+    const SumsParts parts(aten_, sums);
+    const auto store = [&](const Tensor& values, const Tensor& part) {  // values of each token
+      aten_.copy_(part,
+                  aten_.sum_dims(aten_.view(values, Shape{rows, logits.size(1), values.size(1)}), Shape{1}, false));
     };
-    store(choices(call, logits, experts), 0);
+    store(choices(call, logits, experts), parts.counts);
     const Tensor is_none = tokens_without_experts(experts), x = wide_copy(logits);
     {
       const Tensor log_sums = aten_.logsumexp(x, Shape{1}, true);
       aten_.masked_fill_(log_sums, is_none, 0.0);
-      store(aten_.mul(log_sums, log_sums), 2 * num_experts);
+      store(aten_.mul(log_sums, log_sums), parts.squares);
     }
     {
       const Tensor p = aten_.softmax(x, -1, false);
       aten_.masked_fill_(p, is_none, 0.0);
-      store(p, num_experts);
+      store(p, parts.probabilities);
     }
     aten_.masked_fill_(x, is_none, -INFINITY);
     aten_.copy_(largest, aten_.amax(aten_.view(x, Shape{rows, logits.size(1) * num_experts}), Shape{1}));
@@ -47,8 +61,9 @@ class RouterStats : public AtenKernel {
     aten_.masked_fill_(log_sums, is_none, 0.0);
     aten_.masked_fill_(softmaxes, is_none, 0.0);
     const Tensor p = aten_.view(softmaxes, Shape{rows, time, num_experts});
-    const Tensor g = aten_.view(aten_.narrow(dy, 1, num_experts, num_experts), Shape{rows, 1, num_experts}),
-                 z = aten_.view(aten_.narrow(dy, 1, 2 * num_experts, 1), Shape{rows, 1, 1});
+    const SumsParts by(aten_, dy);
+    const Tensor g = aten_.view(by.probabilities, Shape{rows, 1, num_experts}),
+                 z = aten_.view(by.squares, Shape{rows, 1, 1});
     const Tensor terms = aten_.mul(p, g), shared = aten_.mul(aten_.view(log_sums, Shape{rows, time, 1}), z);
     aten_.mul_scalar_(shared, 2);
     aten_.sub_(shared, aten_.sum_dims(terms, Shape{2}, true));
@@ -87,12 +102,10 @@ class LoadBalance : public AtenKernel {
 
   void forward(Call& call) override {
     const BorrowedTensor stats = call.input(0), loss = call.make_output(0, stats.dtype(), Shape{});
-    const int64_t num_experts = stats.size(1) / 2;
     const Slopes slopes = slopes_of(stats);
-    const Tensor squares = aten_.sum(aten_.narrow(stats, 1, 2 * num_experts, 1));
+    const Tensor squares = aten_.sum(SumsParts(aten_, stats).squares);
     aten_.mul_(squares, slopes.of_squares);
-    const Tensor aux =
-        aten_.sum(aten_.mul(slopes.of_probabilities, aten_.narrow(slopes.sums, 1, num_experts, num_experts)));
+    const Tensor aux = aten_.sum(aten_.mul(slopes.of_probabilities, SumsParts(aten_, slopes.sums).probabilities));
     aten_.add_(aux, squares);
     aten_.mul_(aux, num_labels(call.input(1), stats.dtype()));
     aten_.copy_(loss, aux);
@@ -101,13 +114,13 @@ class LoadBalance : public AtenKernel {
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0), stats = call.input(0);
     if (!dy || !call.wants_grad_input(0)) return;
-    const int64_t num_experts = stats.size(1) / 2;
     const Slopes slopes = slopes_of(stats);
     const Tensor scale = aten_.mul(num_labels(call.input(1), stats.dtype()), dy);
     const Tensor dstats = create(call, stats, stats.dtype(), shape_of(stats));
     aten_.zero_(dstats);
-    aten_.copy_(aten_.narrow(dstats, 1, num_experts, num_experts), aten_.mul(slopes.of_probabilities, scale));
-    aten_.copy_(aten_.narrow(dstats, 1, 2 * num_experts, 1), aten_.mul(slopes.of_squares, scale));
+    const SumsParts parts(aten_, dstats);
+    aten_.copy_(parts.probabilities, aten_.mul(slopes.of_probabilities, scale));
+    aten_.copy_(parts.squares, aten_.mul(slopes.of_squares, scale));
     store_grad_input(call, 0, stats.dtype(), dstats.retain());
   }
 
@@ -120,10 +133,9 @@ class LoadBalance : public AtenKernel {
   };
 
   Slopes slopes_of(const BorrowedTensor& stats) const {
-    const int64_t num_experts = stats.size(1) / 2;
     Slopes out;
     out.sums = by_row_ ? stats.retain() : aten_.sum_dims(stats, Shape{0}, true);
-    const Tensor counts = aten_.narrow(out.sums, 1, 0, num_experts), tokens = aten_.sum_dims(counts, Shape{1}, true);
+    const Tensor counts = SumsParts(aten_, out.sums).counts, tokens = aten_.sum_dims(counts, Shape{1}, true);
     aten_.mul_scalar_(tokens, 1 / chosen_);
     const Tensor is_empty = aten_.eq_scalar(tokens, 0);
     Tensor all_tokens = aten_.sum(tokens), num_rows = aten_.sum(aten_.to_dtype(is_empty, DtypeArg{stats.dtype()}));
@@ -136,7 +148,7 @@ class LoadBalance : public AtenKernel {
     aten_.div_(out.of_probabilities, aten_.mul(tokens, tokens));
     aten_.div_(out.of_probabilities, num_rows);
     aten_.mul_scalar_(out.of_probabilities,
-                      aux_weight_ * static_cast<double>(num_experts) / (by_layer_ ? chosen_ : 1.0));
+                      aux_weight_ * static_cast<double>(counts.size(1)) / (by_layer_ ? chosen_ : 1.0));
     out.of_squares = aten_.to_dtype(all_tokens, DtypeArg{stats.dtype()}, false, true);
     aten_.fill_(out.of_squares, z_weight_);
     aten_.div_(out.of_squares, all_tokens);

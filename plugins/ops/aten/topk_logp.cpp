@@ -17,21 +17,11 @@ struct Sums {
   }
 };
 
-// Rows of logits whose first `count` columns are the classes from `first` on.
-class TopkRows : public CappedRows {
+class TopkRows : public PartRows {
  public:
-  using Labels = PartIndex;  // [rows, 1]
-
   TopkRows(const Operators& aten, const OpView& op, int64_t first, int64_t count, double softcap = 0)
-      : CappedRows(aten, softcap),
-        ignore_index_(op.attr_int("ignore_index", -100)),
-        first_(first),
-        count_(count),
-        scale_(1 / op.attr_float("temperature")) {}
+      : PartRows(aten, op, first, count, softcap), scale_(1 / op.attr_float("temperature")) {}
 
-  Labels labels(const BorrowedTensor& labels) const {
-    return part_index(aten_, labels, Shape{labels.num_elements(), 1}, first_, count_, ignore_index_);
-  }
   // [rows, ids]
   PartIndex ids(const BorrowedTensor& ids, int64_t rows) const {
     return part_index(aten_, ids, Shape{rows, ids.size(-1)}, first_, count_, -1);
@@ -65,43 +55,21 @@ class TopkRows : public CappedRows {
     if (scale_ == 1) {
       const Tensor both = aten_.to_dtype(by.log_sum, DtypeArg{logits.dtype()}, false, true);
       aten_.add_(both, by.top_log_sum);
-      to_probabilities(logits, both);
+      to_probabilities(logits, log_sum(logits), both);
     } else {
       const Tensor at_temperature = aten_.to_dtype(logits, DtypeArg{logits.dtype()}, false, true);
       aten_.mul_scalar_(at_temperature, scale_);
-      to_probabilities(at_temperature, by.top_log_sum);
+      to_probabilities(at_temperature, log_sum(at_temperature), by.top_log_sum);
       aten_.mul_scalar_(at_temperature, scale_);
-      to_probabilities(logits, by.log_sum);
+      to_probabilities(logits, log_sum(logits), by.log_sum);
       aten_.add_(logits, at_temperature);
     }
-    const int64_t padding = logits.size(1) - count_;
-    if (padding > 0) aten_.zero_(aten_.narrow(logits, 1, count_, padding));
-    scatter(logits, labels, by.target, 1);
-    scatter(logits, ids, by.targets, scale_);
+    zero_padding(logits);
+    add_picked(logits, labels, by.target);
+    add_picked(logits, ids, by.targets, scale_);
   }
 
  private:
-  Tensor log_sum(const BorrowedTensor& logits) const {
-    return aten_.logsumexp(aten_.narrow(logits, 1, 0, count_), Shape{1}, true);
-  }
-  void store_picked(const BorrowedTensor& logits, const PartIndex& at, const Tensor& out) const {
-    const Tensor picked = aten_.gather(logits, 1, at.index);
-    aten_.masked_fill_(picked, at.elsewhere, 0);
-    aten_.copy_(out, picked);
-  }
-  void to_probabilities(const BorrowedTensor& logits, const BorrowedTensor& factors) const {
-    aten_.sub_(logits, log_sum(logits));
-    aten_.exp_(logits);
-    aten_.mul_(logits, factors);
-  }
-  void scatter(const BorrowedTensor& logits, const PartIndex& at, const Tensor& by, double scale) const {
-    const Tensor values = aten_.to_dtype(by, DtypeArg{logits.dtype()}, false, true);
-    aten_.masked_fill_(values, at.elsewhere, 0);
-    if (scale != 1) aten_.mul_scalar_(values, scale);
-    aten_.scatter_add_(logits, 1, at.index, values);
-  }
-
-  int64_t ignore_index_, first_, count_;
   double scale_;
 };
 
@@ -143,10 +111,7 @@ class Totals {
   Tensor gradient(const Call& call, uint32_t i, const Shape& shape, uint32_t dtype) const {
     if (const BorrowedTensor given = call.grad_output(i))
       return aten_.to_dtype(aten_.view(given, shape), DtypeArg{dtype}, false, true);
-    const BorrowedTensor like = call.grad_output(1 - i);
-    Tensor zeros = Tensor::create(call.host(), dtype, shape, like.device_type(), like.view().device_index);
-    aten_.zero_(zeros);
-    return zeros;
+    return gradient_or_zeros(aten_, call, i, shape, call.grad_output(1 - i));
   }
   void mask_ids(const Tensor& values) const {
     aten_.masked_fill_(values, ignored_, 0);
@@ -204,11 +169,7 @@ class TopkKernel {
     while (!call.grad_output(present)) ++present;
     const BorrowedTensor like = call.grad_output(present);
     const auto column = [&](uint32_t i, int64_t columns) {
-      if (const BorrowedTensor given = call.grad_output(i)) return Tensor(aten.view(given, Shape{rows, columns}));
-      Tensor zeros =
-          Tensor::create(call.host(), like.dtype(), Shape{rows, columns}, like.device_type(), like.view().device_index);
-      aten.zero_(zeros);
-      return zeros;
+      return gradient_or_zeros(aten, call, i, Shape{rows, columns}, like);
     };
     return {column(0, 1), column(1, 1), column(2, 1), column(3, num_ids)};
   }

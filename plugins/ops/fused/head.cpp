@@ -84,11 +84,7 @@ class Head final : public Kernel {
       const int64_t rows = tiles.num_rows();
       tiles.for_tiles([&](const auto& tile) {
         T* const out = kept.data() + rows * tile.first;
-        float* x = nullptr;
-        if constexpr (std::is_same_v<T, float>)
-          x = out;
-        else
-          x = wide->data();
+        float* const x = in_place_or<float>(out, wide);
         tiles.logits(tile, x);
         tiles.add_to_softmax(tile, x, nullptr, [&](int64_t r) {
           largest[r * tiles.num_tiles() + tile.index] = tiles.rows[static_cast<size_t>(r)].largest;
@@ -99,11 +95,7 @@ class Head final : public Kernel {
       loss += loss_of(tiles);
       tiles.for_tiles([&](const auto& tile) {
         T* const from = kept.data() + rows * tile.first;
-        P* g = nullptr;
-        if constexpr (std::is_same_v<T, P>)
-          g = from;
-        else
-          g = wide->data();
+        P* const g = in_place_or<P>(from, wide);
         tiles.for_rows(tile.columns, [&](int64_t r) {
           const auto& row = tiles.rows[static_cast<size_t>(r)];
           const double size = std::exp(static_cast<double>(largest[r * tiles.num_tiles() + tile.index]) - row.largest);
@@ -129,6 +121,15 @@ class Head final : public Kernel {
       if (dx) tiles.store_input_gradient(sums.data(), dx, adds);
     });
     return loss;
+  }
+
+  // The room for the numbers of a tile in fp32, or in T if P is T: their own if they have this type, else `wide`.
+  template <typename P>
+  static P* in_place_or(T* own, const std::optional<HeadMemory<float>>& wide) {
+    if constexpr (std::is_same_v<T, P>)
+      return own;
+    else
+      return wide->data();
   }
 
   // The summed loss of a block.

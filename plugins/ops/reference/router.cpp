@@ -1,6 +1,7 @@
 // Sums of what a router chooses, and the losses that balance it; chassis/op.h has the formulas.
 #include <cmath>
 
+#include "chassis/router_sums.hpp"
 #include "values.hpp"
 
 namespace reference {
@@ -13,18 +14,19 @@ class RouterStats : public Kernel {
   void forward(Call& call) override {
     const BorrowedTensor logits = call.input(0), experts = call.input(1);
     const int64_t rows = logits.size(0), num_experts = logits.size(2), k = experts.size(2);
-    Values sums(static_cast<size_t>(rows * size_of_sums(num_experts)));
+    const RouterSumsPlaces at{num_experts};
+    Values sums(static_cast<size_t>(rows * at.size()));
     Values largest(static_cast<size_t>(rows), -INFINITY);
     for_tokens(logits, experts, [&](int64_t row, int64_t t, const double* x, double log_sum) {
-      double* const of_row = &sums[row * size_of_sums(num_experts)];
-      for (int64_t j = 0; j < k; ++j) ++of_row[experts.data<int32_t>()[t * k + j]];
+      double* const of_row = &sums[row * at.size()];
+      for (int64_t j = 0; j < k; ++j) ++of_row[at.counts() + experts.data<int32_t>()[t * k + j]];
       for (int64_t e = 0; e < num_experts; ++e) {
-        of_row[num_experts + e] += std::exp(x[e] - log_sum);
+        of_row[at.probabilities() + e] += std::exp(x[e] - log_sum);
         largest[row] = std::max(largest[row], x[e]);
       }
-      of_row[2 * num_experts] += log_sum * log_sum;
+      of_row[at.squares()] += log_sum * log_sum;
     });
-    write_output(call, 0, at_least_f32(logits.dtype()), {rows, size_of_sums(num_experts)}, sums);
+    write_output(call, 0, at_least_f32(logits.dtype()), {rows, at.size()}, sums);
     write_output(call, 1, at_least_f32(logits.dtype()), {rows}, largest);
   }
 
@@ -33,21 +35,21 @@ class RouterStats : public Kernel {
     const BorrowedTensor logits = call.input(0), experts = call.input(1);
     if (!call.grad_output(0)) return;
     const int64_t num_experts = logits.size(2);
-    const Values dy = read_grad_output(call, static_cast<size_t>(logits.size(0) * size_of_sums(num_experts)));
+    const RouterSumsPlaces at{num_experts};
+    const Values dy = read_grad_output(call, static_cast<size_t>(logits.size(0) * at.size()));
     Values dx(static_cast<size_t>(logits.num_elements()));
     for_tokens(logits, experts, [&](int64_t row, int64_t t, const double* x, double log_sum) {
-      const double* const of_row = &dy[row * size_of_sums(num_experts)];
-      double shared = 2 * log_sum * of_row[2 * num_experts];
-      for (int64_t e = 0; e < num_experts; ++e) shared -= of_row[num_experts + e] * std::exp(x[e] - log_sum);
+      const double* const of_row = &dy[row * at.size()];
+      const double* const of_softmax = of_row + at.probabilities();
+      double shared = 2 * log_sum * of_row[at.squares()];
+      for (int64_t e = 0; e < num_experts; ++e) shared -= of_softmax[e] * std::exp(x[e] - log_sum);
       for (int64_t e = 0; e < num_experts; ++e)
-        dx[t * num_experts + e] = std::exp(x[e] - log_sum) * (of_row[num_experts + e] + shared);
+        dx[t * num_experts + e] = std::exp(x[e] - log_sum) * (of_softmax[e] + shared);
     });
     store_grad_input(call, 0, logits.dtype(), logits.sizes(), dx);
   }
 
  private:
-  static int64_t size_of_sums(int64_t num_experts) { return 2 * num_experts + 1; }
-
   // Calls body(row, token, its logits, log Σ exp of them) for each token with experts.
   template <typename Body>
   static void for_tokens(const BorrowedTensor& logits, const BorrowedTensor& experts, Body&& body) {
@@ -89,24 +91,27 @@ class LoadBalance : public Kernel {
  private:
   // The gradient of the loss per label, for each sum.
   Values gradient(const BorrowedTensor& stats) const {
-    const int64_t rows = stats.size(0), size = stats.size(1), num_experts = size / 2;
+    const int64_t rows = stats.size(0), size = stats.size(1);
+    const auto at = RouterSumsPlaces::in(size);
+    const int64_t num_experts = at.num_experts;
     const bool by_row = form_ == "sequence";
     const Values sums = read(stats);
     Values totals(static_cast<size_t>(size)), out(sums.size());
     double num_rows = 0;  // with tokens
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t i = 0; i < size; ++i) totals[i] += sums[row * size + i];
-      num_rows += tokens_of(&sums[row * size], num_experts) > 0 ? 1 : 0;
+      num_rows += tokens_of(&sums[row * size + at.counts()], num_experts) > 0 ? 1 : 0;
     }
-    const double tokens = tokens_of(totals.data(), num_experts);
+    const double tokens = tokens_of(&totals[at.counts()], num_experts);
     if (tokens == 0) return out;
     const double factor = aux_weight_ * static_cast<double>(num_experts) / (form_ == "layers" ? 1 : chosen_);
     for (int64_t row = 0; row < rows; ++row) {
-      const double* const counts = by_row ? &sums[row * size] : totals.data();
+      const double* const counts = (by_row ? &sums[row * size] : totals.data()) + at.counts();
       const double of_counts = tokens_of(counts, num_experts);
       for (int64_t e = 0; e < num_experts && of_counts > 0; ++e)
-        out[row * size + num_experts + e] = factor * counts[e] / (of_counts * of_counts) / (by_row ? num_rows : 1);
-      out[row * size + 2 * num_experts] = z_weight_ / tokens;
+        out[row * size + at.probabilities() + e] =
+            factor * counts[e] / (of_counts * of_counts) / (by_row ? num_rows : 1);
+      out[row * size + at.squares()] = z_weight_ / tokens;
     }
     return out;
   }

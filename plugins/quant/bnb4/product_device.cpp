@@ -82,18 +82,40 @@ class DeviceMultiplier {
   const Operator mm_out_, addmm_out_, addmm_, t_;
 };
 
-class DeviceProduct final : public Kernel {
- public:
-  DeviceProduct(const Host& host, const NodeView& node, int64_t block)
+// The base of both products.
+class DeviceKernel : public Kernel {
+ protected:
+  DeviceKernel(const Host& host, const NodeView& node, int64_t block)
       : host_(host),
         shape_(node, block),
         multiplier_(host, shape_),
-        input_tail_(node.input(0).local_shape().begin() + 2, node.input(0).local_shape().end()),
         view_(host, "aten::view"),
         sum_(host, "aten::sum.dim_IntList"),
         copy_(host, "aten::copy_"),
         add_(host, "aten::add_.Tensor"),
         zero_(host, "aten::zero_") {}
+
+  Tensor matrix(const BorrowedTensor& x, int64_t columns) const {
+    return view_(x, std::array<int64_t, 2>{x.num_elements() / std::max<int64_t>(columns, 1), columns});
+  }
+  // The gradient of the input as a matrix: that which the host passes, or a new one of these sizes, not yet filled.
+  Tensor grad_input(Call& call, const BorrowedTensor& dy, const std::vector<int64_t>& sizes) const {
+    if (!call.grad_input(0))
+      call.set_grad_input(0, Tensor::create(host_, dy.dtype(), sizes, dy.device_type(), dy.view().device_index));
+    return matrix(call.grad_input(0), shape_.columns);
+  }
+
+  const Host& host_;
+  const WeightShape shape_;
+  const DeviceMultiplier multiplier_;
+  const Operator view_, sum_, copy_, add_, zero_;
+};
+
+class DeviceProduct final : public DeviceKernel {
+ public:
+  DeviceProduct(const Host& host, const NodeView& node, int64_t block)
+      : DeviceKernel(host, node, block),
+        input_tail_(node.input(0).local_shape().begin() + 2, node.input(0).local_shape().end()) {}
 
   void forward(Call& call) override {
     Tensor room;
@@ -105,14 +127,10 @@ class DeviceProduct final : public Kernel {
     const BorrowedTensor dy = call.grad_output(0);
     if (!dy || !call.wants_grad_input(0)) return;
     const bool adds = static_cast<bool>(call.grad_input(0));
-    if (!adds) {
-      std::vector<int64_t> sizes(dy.sizes().begin(), dy.sizes().begin() + 2);
-      sizes.insert(sizes.end(), input_tail_.begin(), input_tail_.end());
-      call.set_grad_input(0, Tensor::create(host_, dy.dtype(), sizes, dy.device_type(), dy.view().device_index));
-    }
+    std::vector<int64_t> sizes(dy.sizes().begin(), dy.sizes().begin() + 2);
+    sizes.insert(sizes.end(), input_tail_.begin(), input_tail_.end());
     Tensor room;
-    multiplier_.backward(call, Weight(call, shape_), matrix(dy, shape_.rows), adds,
-                         matrix(call.grad_input(0), shape_.columns), room);
+    multiplier_.backward(call, Weight(call, shape_), matrix(dy, shape_.rows), adds, grad_input(call, dy, sizes), room);
   }
 
   // Computes the gradient of a bias only, since the weight is frozen.
@@ -132,33 +150,18 @@ class DeviceProduct final : public Kernel {
   }
 
  private:
-  Tensor matrix(const BorrowedTensor& x, int64_t columns) const {
-    return view_(x, std::array<int64_t, 2>{x.num_elements() / std::max<int64_t>(columns, 1), columns});
-  }
-
-  const Host& host_;
-  const WeightShape shape_;
-  const DeviceMultiplier multiplier_;
   const std::vector<int64_t> input_tail_;
-  const Operator view_, sum_, copy_, add_, zero_;
 };
 
 // The values of one expert at a time are in memory. The products need the numbers of rows on the host, so that each
 // call waits for the stream.
-class GroupedDeviceProduct final : public Kernel {
+class GroupedDeviceProduct final : public DeviceKernel {
  public:
   GroupedDeviceProduct(const Host& host, const NodeView& node, int64_t block)
-      : host_(host),
-        shape_(node, block),
-        multiplier_(host, shape_),
+      : DeviceKernel(host, node, block),
         planned_x_(node.input(0), node.input(1)),
-        view_(host, "aten::view"),
         narrow_(host, "aten::narrow"),
-        select_(host, "aten::select.int"),
-        sum_(host, "aten::sum.dim_IntList"),
-        copy_(host, "aten::copy_"),
-        add_(host, "aten::add_.Tensor"),
-        zero_(host, "aten::zero_") {}
+        select_(host, "aten::select.int") {}
 
   void forward(Call& call) override {
     const Tensor x = matrix(call.input(0), shape_.columns), y = matrix(call.output(0), shape_.rows);
@@ -178,10 +181,7 @@ class GroupedDeviceProduct final : public Kernel {
     const BorrowedTensor dy = call.grad_output(0), experts = call.input(1);
     if (!dy || !call.wants_grad_input(0)) return;
     const bool adds = static_cast<bool>(call.grad_input(0));
-    if (!adds)
-      call.set_grad_input(
-          0, Tensor::create(host_, dy.dtype(), planned_x_.in_call(experts), dy.device_type(), dy.view().device_index));
-    const Tensor dx = matrix(call.grad_input(0), shape_.columns), all = matrix(dy, shape_.rows);
+    const Tensor dx = grad_input(call, dy, planned_x_.in_call(experts)), all = matrix(dy, shape_.rows);
     const ExpertRows rows = rows_in(experts);
     const Weight weight(call, shape_);
     Tensor room;
@@ -215,15 +215,9 @@ class GroupedDeviceProduct final : public Kernel {
   void zero_rest(const Tensor& all, const ExpertRows& rows) const {
     if (const int64_t begin = rows.num_rows(); begin < all.size(0)) zero_(narrow_(all, 0, begin, all.size(0) - begin));
   }
-  Tensor matrix(const BorrowedTensor& x, int64_t columns) const {
-    return view_(x, std::array<int64_t, 2>{x.num_elements() / std::max<int64_t>(columns, 1), columns});
-  }
 
-  const Host& host_;
-  const WeightShape shape_;
-  const DeviceMultiplier multiplier_;
   const PlannedSizes planned_x_;
-  const Operator view_, narrow_, select_, sum_, copy_, add_, zero_;
+  const Operator narrow_, select_;
 };
 
 }  // namespace

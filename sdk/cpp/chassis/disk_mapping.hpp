@@ -27,7 +27,7 @@ class DiskMapping {
 
   // A tensor on disk: the parts joined along `join_dim`. "{i}" stands for the same number in all names. Dim k of the
   // tensor on disk is dim dims[k] of the parts; no dims: unchanged. {1, 0} transposes; {1, 2} drops a first dim of
-  // size 1.
+  // size 1. Tensors that hold a parameter once more are another form of it: files have one of them.
   void tensor(std::string_view name, const std::vector<DiskPart>& parts, uint32_t join_dim = 0,
               const std::vector<uint32_t>& dims = {}) {
     std::vector<chassis_disk_part_t> raw_parts;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/support/expect_has.hpp"
 #include "tests/support/recorder.hpp"
 
@@ -161,6 +163,36 @@ TEST(DiskLayout, KnowsAliasesSkippedTensorsAndLiterals) {
   EXPECT_EQ(mapping.name_of("wte"), "embed");
   EXPECT_EQ(mapping.name_of("mask"), "mask");
   EXPECT_EQ(mapping.literals().at("mask").bytes.size(), 8u);
+}
+
+TEST(DiskLayout, KnowsFurtherFormsOfAParameter) {
+  const DiskLayout mapping = map([](const Sink& m) {
+    for (int64_t e = 0; e < 2; ++e)
+      m.tensor("h.{i}.experts." + std::to_string(e), {{"layers.{i}.experts", {e}, {1}}}, 0, {1, 2});
+    m.tensor("h.{i}.experts", {{"layers.{i}.experts"}});
+    m.tensor("h.{i}.turned", {{"layers.{i}.experts"}}, 0, {0, 2, 1});
+  });
+  ASSERT_EQ(mapping.forms("layers.1.experts").size(), 3u);
+  EXPECT_EQ(mapping.forms("layers.1.qkv").size(), 1u);
+  EXPECT_EQ(mapping.parts("layers.1.experts").size(), 2u);
+  EXPECT_EQ(text_of(mapping.forms("layers.1.experts")[1][0]),
+            "h.1.experts [2, 3, 4] at [0, 0, 0]: [0:2, 0:3, 0:4] by 0 1 2");
+  const auto forms_with = [&](const std::set<std::string>& names) {
+    return mapping.forms_in([&](const std::string& name) { return names.contains(name); });
+  };
+  EXPECT_EQ(forms_with({}), DiskForms());
+  EXPECT_EQ(forms_with({"h.0.experts.1", "h.0.experts"}), DiskForms());  // the first that is there
+  const DiskForms chosen = forms_with({"h.0.turned", "h.1.experts"});
+  EXPECT_EQ(chosen, (DiskForms{{"layers.0.experts", 2}, {"layers.1.experts", 1}}));
+  EXPECT_EQ(text_of(mapping.parts("layers.0.experts", chosen)[0]),
+            "h.0.turned [2, 4, 3] at [0, 0, 0]: [0:2, 0:3, 0:4] by 0 2 1");
+  EXPECT_EQ(mapping.names_of(chosen), (std::vector<std::string>{"h.0.turned", "h.1.experts"}));
+  EXPECT_EQ(mapping.name_of("h.1.turned"), "h.1.turned");
+  EXPECT_HAS(refusal([](const Sink& m) {
+               m.tensor("a", {{"embed"}});
+               m.tensor("b", {{"embed", {0}, {5}}});
+             }),
+             "parameter 'embed' [6, 4] has 24 elements, of which only 20 are on disk, in 'b'");
 }
 
 TEST(DiskLayout, IsExactOrRefused) {

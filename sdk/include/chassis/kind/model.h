@@ -173,8 +173,10 @@ typedef struct chassis_literal {
 #define CHASSIS_LITERAL_V1_SIZE 48u
 
 /* All [control]. Everything passed is copied. A parameter that no rule names is a tensor of the same name and shape.
- * After all declarations the host proves that every element of every parameter is in exactly one tensor, and that no
- * name is used twice. "*" in a pattern stands for any text; a pattern may have one. */
+ * Once the rules of a parameter cover it, further ones are another form in which files may hold it. Files are read in
+ * the form that they have; exports have that of the files from which the run started, or the first. After all
+ * declarations the host proves that every element of every parameter is in exactly one tensor of each of its forms, and
+ * that no name is used twice. "*" in a pattern stands for any text; a pattern may have one. */
 typedef struct chassis_disk_sink {
   uint32_t struct_size;
   uint32_t reserved0;
