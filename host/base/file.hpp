@@ -105,8 +105,8 @@ std::string machine_id();
 // A temporary name for a file until it is complete. Unique to this process, even if machines share the folder.
 std::string temporary_name(const std::string& path);
 void fsync_directory(const std::string& path);
-// Makes now the time of modification, if possible: of caches, the time of the last use. This is the kernel's time, which
-// all processes share: the clock that a process reads may differ (faketime), and what it uses would look too old.
+// Makes now the time of modification, if possible: of caches, the time of the last use. This is the kernel's time,
+// which all processes share: the clock that a process reads may differ (faketime), and what it uses would look too old.
 void mark_used(const std::string& path) noexcept;
 // Renames within a file system; the new name survives a power failure.
 void rename_durably(const std::string& from, const std::string& to);

@@ -312,7 +312,11 @@ CaseProgram experts(const char* id, bool weighted, bool bias = false, int64_t wi
   if (bias) params.push_back(c.slot("bias", {{num_experts}, {out}}));
   if (id == std::string_view("grouped_linear"))
     return c.output("y", c.op(id, {c.input("rows", {chosen, in}), which}, params));
-  const ValueId rows = c.op("dispatch", {c.input("x", {in}), which});
+  const std::string gated = "gated_activation ";
+  const ValueId rows = std::string_view(id).starts_with(gated)
+                           ? c.op("gated_activation", {c.input("gate", {chosen, in}), c.input("up", {chosen, in})}, {},
+                                  {{"function", std::string(id).substr(gated.size())}})
+                           : c.op("dispatch", {c.input("x", {in}), which});
   const ValueId y = c.op("grouped_linear", {rows, which}, params);
   return c.output("y", c.op("combine", with_weights(y)));
 }
@@ -431,7 +435,8 @@ std::vector<CaseProgram> all_cases() {
   for (const bool weighted : {false, true}) {
     cases.push_back(experts("dispatch", weighted));
     cases.push_back(experts("combine", weighted));
-    cases.push_back(experts("grouped_linear+combine", weighted));
+    for (const char* id : {"grouped_linear+combine", "gated_activation silu", "gated_activation gelu_tanh"})
+      for (const bool bias : {false, true}) cases.push_back(experts(id, weighted, bias));
   }
   for (const bool bias : {false, true}) cases.push_back(experts("grouped_linear", false, bias));
   for (CaseProgram& c : extreme_expert_cases()) cases.push_back(std::move(c));

@@ -49,7 +49,7 @@ ResolveOptions resolve_options(const Settings& settings, const Target& target, c
   options.shared_limit_bytes = shared_memory_limit(options.device);
   // The CPU's time follows the work, so there memory is the better price.
   const Setting<bool>& full_cache = settings.generate.full_cache;
-  options.narrows_cache = full_cache.is_set() ? !full_cache : !options.device.is_cpu();
+  options.narrows_cache = full_cache.is_set() ? !full_cache : options.device.type != Device::Type::kCpu;
   options.batch = settings.train.micro_batch_size;
   options.time = kTimeOfAnyLength;
   if (settings.generate.max_new_tokens.is_set()) options.time = settings.generate.max_new_tokens;

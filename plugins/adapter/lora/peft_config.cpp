@@ -136,14 +136,16 @@ std::vector<NamePattern> without_heads(std::vector<NamePattern> modules) {
   return modules;
 }
 
-// Rationale: unsloth computes with lora_B of experts as [out, experts, rank], where PEFT has [out, rank, experts]. Shapes
-// and names agree, so the branches of all experts would be exchanged without a word (unslothai/unsloth issue 6930).
+// Rationale: unsloth computes with lora_B of experts as [out, experts, rank], where PEFT has [out, rank, experts].
+// Shapes and names agree, so the branches of all experts would be exchanged without a word (unslothai/unsloth issue
+// 6930).
 void refuse_other_order(PeftReader& in, const Settings& settings) {
   const Json* mapping = in.find("auto_mapping");
   if (settings.target_parameters.empty() || mapping == nullptr || !mapping->is_object()) return;
   if (const auto fixed = mapping->find("unsloth_fixed"); fixed != mapping->end() && *fixed == true)
-    fail_invalid("auto_mapping.unsloth_fixed = true with target_parameters: unsloth stores lora_B of experts in another ",
-                 "order than PEFT, which this plugin reads; merge the adapter with unsloth and train on from that model");
+    fail_invalid(
+        "auto_mapping.unsloth_fixed = true with target_parameters: unsloth stores lora_B of experts in another "
+        "order than PEFT, which this plugin reads; merge it with unsloth, and train that model");
 }
 
 }  // namespace

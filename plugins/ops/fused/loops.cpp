@@ -2,28 +2,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <type_traits>
 
-#include "chassis/bf16.hpp"
-#include "chassis/simd.hpp"
+#include "chassis/row_loops.hpp"
 #include "loops.hpp"
 
 namespace fused {
 namespace {
 
-// Rows of bf16 are widened when read and rounded when written.
-inline float wide(float x) { return x; }
-inline float wide(Bf16 x) { return chassis::from_bf16(x); }
-
-template <typename T>
-inline T narrow(float x) {
-  if constexpr (std::is_same_v<T, float>)
-    return x;
-  else
-    return chassis::to_bf16(x);
-}
-
-inline float sigmoid(float x) { return 1.0f / (1.0f + chassis::exponential(-x)); }
+using chassis::narrow, chassis::wide;
 
 template <typename T>
 float norm(const T* x, const T* weight, float offset, T* y, int64_t n, float eps) {
@@ -69,44 +55,6 @@ void rotate(const T* x, const float* cosine, const float* sine, T* y, int64_t ha
     const float a = wide(x[i]), b = wide(x[i + half]), s = direction * sine[i];
     y[i] = narrow<T>(a * cosine[i] - b * s);
     y[i + half] = narrow<T>(b * cosine[i] + a * s);
-  }
-}
-
-template <typename T>
-void silu_mul(const T* gate, const T* up, T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    const float g = wide(gate[i]);
-    y[i] = narrow<T>(g * sigmoid(g) * wide(up[i]));
-  }
-}
-
-template <typename T>
-void silu_mul_backward(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    const float g = wide(gate[i]), d = wide(dy[i]), u = wide(up[i]), s = sigmoid(g);
-    dup[i] = narrow<T>(d * g * s);
-    dgate[i] = narrow<T>(d * u * s * (1.0f + g * (1.0f - s)));
-  }
-}
-
-// gelu_tanh(g) = g · sigmoid(2 · kScale · (g + kCubic · g³))
-constexpr float kScale = 0.7978845608028654f, kCubic = 0.044715f;
-
-template <typename T>
-void gelu_tanh_mul(const T* gate, const T* up, T* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    const float g = wide(gate[i]);
-    y[i] = narrow<T>(g * sigmoid(2.0f * kScale * (g + kCubic * g * g * g)) * wide(up[i]));
-  }
-}
-
-template <typename T>
-void gelu_tanh_mul_backward(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    const float g = wide(gate[i]), d = wide(dy[i]), u = wide(up[i]);
-    const float s = sigmoid(2.0f * kScale * (g + kCubic * g * g * g));
-    dup[i] = narrow<T>(d * g * s);
-    dgate[i] = narrow<T>(d * u * s * (1.0f + g * (1.0f - s) * 2.0f * kScale * (1.0f + 3.0f * kCubic * g * g)));
   }
 }
 
@@ -227,10 +175,10 @@ constexpr RowLoops<T> row_table() {
           norm_backward<T>,
           norm_weight<T>,
           rotate<T>,
-          silu_mul<T>,
-          silu_mul_backward<T>,
-          gelu_tanh_mul<T>,
-          gelu_tanh_mul_backward<T>,
+          chassis::silu_mul<T>,
+          chassis::silu_mul_backward<T, T>,
+          chassis::gelu_tanh_mul<T>,
+          chassis::gelu_tanh_mul_backward<T, T>,
           add<T, T>,
           add<T, float>,
           scale<T>,

@@ -6,26 +6,16 @@
 #include <memory>
 #include <vector>
 
-#include "chassis/bf16.hpp"
 #include "chassis/experts.hpp"
 #include "chassis/gemm.hpp"
 #include "chassis/ops.hpp"
+#include "chassis/row_loops.hpp"
 #include "chassis/task.hpp"
 #include "loops.hpp"
 
 namespace grouped {
 
 using namespace chassis;
-
-inline float wide(float x) { return x; }
-inline float wide(Bf16 x) { return from_bf16(x); }
-template <typename T>
-T narrow(float x) {
-  if constexpr (std::is_same_v<T, float>)
-    return x;
-  else
-    return to_bf16(x);
-}
 
 // Rows per chunk of a parallel loop, so that a chunk is about 64 KiB of floats.
 inline int64_t row_grain(int64_t row_elements) {
@@ -68,7 +58,7 @@ class Scratch {
 // Products that are computed side by side.
 using Problems = std::vector<chassis_gemm_problem_t>;
 
-// The rows that the run grouped_linear+combine multiplies at once, which may be those of several experts.
+// The rows that a run of grouped_linear+combine multiplies at once, which may be those of several experts.
 int64_t rows_at_once(const OperandView& weight);
 
 std::unique_ptr<Kernel> make_top_experts(const NodeView& node);

@@ -1,24 +1,12 @@
 // The loops in plain C++ that compilers vectorise; compiled once for each instruction set.
 #include "loops.hpp"
 
-#include <type_traits>
-
-#include "chassis/bf16.hpp"
-#include "chassis/simd.hpp"
+#include "chassis/row_loops.hpp"
 
 namespace grouped {
 namespace {
 
-inline float wide(float x) { return x; }
-inline float wide(Bf16 x) { return chassis::from_bf16(x); }
-
-template <typename T>
-inline T narrow(float x) {
-  if constexpr (std::is_same_v<T, float>)
-    return x;
-  else
-    return chassis::to_bf16(x);
-}
+using chassis::narrow, chassis::wide;
 
 template <typename T>
 void add_scaled(const T* x, float w, float* sum, int64_t n) {
@@ -47,6 +35,10 @@ constexpr RowLoops<T> kRowLoops = {
     .scale_wide = scale<float, T>,
     .dot = dot<T, T>,
     .dot_wide = dot<float, T>,
+    .silu_mul = chassis::silu_mul<T>,
+    .silu_mul_backward = chassis::silu_mul_backward<float, T>,
+    .gelu_tanh_mul = chassis::gelu_tanh_mul<T>,
+    .gelu_tanh_mul_backward = chassis::gelu_tanh_mul_backward<float, T>,
 };
 
 }  // namespace

@@ -21,6 +21,11 @@ struct RowLoops {
   // Σ a · b
   float (*dot)(const T* a, const T* b, int64_t n);
   float (*dot_wide)(const float* a, const T* b, int64_t n);
+  // y = f(gate) · up, and the gradients.
+  void (*silu_mul)(const T* gate, const T* up, T* y, int64_t n);
+  void (*silu_mul_backward)(const float* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t n);
+  void (*gelu_tanh_mul)(const T* gate, const T* up, T* y, int64_t n);
+  void (*gelu_tanh_mul_backward)(const float* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t n);
 };
 
 struct Loops {

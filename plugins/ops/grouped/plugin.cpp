@@ -13,9 +13,11 @@ struct Row {
   uint32_t keeps_inputs;  // bits of inputs that backward always reads
   double passes;          // for cost_ns
   std::array<std::string_view, 3> attrs = {};
+  int weights_at = 2;  // the input that has the weights of rows, if the op weighs them
 };
 
-constexpr std::string_view kCombinedLinear = "grouped_linear+combine";
+constexpr std::string_view kCombinedLinear = "grouped_linear+combine",
+                           kGatedLinear = "gated_activation+grouped_linear+combine";
 
 constexpr Row kRows[] = {
     {"top_experts", grouped::make_top_experts, 0, 2, {"groups", "top_groups"}},
@@ -24,6 +26,7 @@ constexpr Row kRows[] = {
     {"grouped_linear", grouped::make_linear, 0b10, 1},
     {"combine", grouped::make_combine, 0b110, 2},
     {kCombinedLinear, grouped::make_combined_linear, 0b110, 1},
+    {kGatedLinear, grouped::make_combined_linear, 0b1100, 1, {"function"}, 3},
     {"gate_tokens", grouped::make_gate_tokens, 0b11, 2},
 };
 
@@ -33,8 +36,8 @@ class Grouped final : public Ops {
  public:
   static constexpr std::string_view kDoc =
       "mixtures of experts: their choice, rows and products; fp32 and bf16 on the CPU";
-  static constexpr std::string_view kPatterns[] = {"top_experts", "expert_weights", "dispatch",     "grouped_linear",
-                                                   "combine",     "gate_tokens",    kCombinedLinear};
+  static constexpr std::string_view kPatterns[] = {"top_experts", "expert_weights", "dispatch",      "grouped_linear",
+                                                   "combine",     "gate_tokens",    kCombinedLinear, kGatedLinear};
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
@@ -51,19 +54,25 @@ class Grouped final : public Ops {
       if (score != "softmax" && score != "chosen_softmax" && score != "sigmoid")
         refuse("does not compute score '", score, "'");
     }
+    if (row.pattern == kGatedLinear) {
+      const auto function = node.op(0).attr_string("function");
+      if (function != "silu" && function != "gelu_tanh") refuse("does not compute function '", function, "'");
+    }
     return cost_ns(host(), node, row.passes);
   }
 
   void infer(const NodeView& node, Infer& out) override {
     const Row& row = row_of(node);
-    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS);
+    const bool is_gated = row.pattern == kGatedLinear;
+    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | (is_gated ? 0u : uint32_t{CHASSIS_KERNEL_ADDS_GRAD_INPUTS}));
     if (node.training()) {
-      for (uint32_t i = 0; i < 3; ++i)
+      for (uint32_t i = 0; i < 4; ++i)
         if (row.keeps_inputs >> i & 1) out.keeps_input(i);
-      if (needs_rows(row, node)) out.keeps_input(0);
+      if (is_gated || needs_rows(row, node)) out.keeps_input(0);
+      if (is_gated) out.keeps_input(1);
     }
     if (row.pattern == "grouped_linear") products(node, out);
-    if (row.pattern == kCombinedLinear) combined_products(node, out);
+    if (row.pattern == kCombinedLinear || is_gated) combined_products(node, out);
   }
 
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override { return row_of(node).make(node); }
@@ -72,8 +81,9 @@ class Grouped final : public Ops {
   // The gradients of an expert's weight, and of the weight of a row, are made from the rows.
   static bool needs_rows(const Row& row, const NodeView& node) {
     const bool weighs = row.pattern == "dispatch" || row.pattern.ends_with("combine");
+    const int at = row.weights_at;
     return (node.num_params() > 0 && node.param(0).needs_grad()) ||
-           (weighs && node.has_input(2) && node.input(2).needs_grad());
+           (weighs && node.has_input(at) && node.input(at).needs_grad());
   }
 
   static void check_dtype(uint32_t dtype) {
@@ -99,20 +109,21 @@ class Grouped final : public Ops {
                   std::max(scratch(dtype, rows, in, width), scratch(CHASSIS_DTYPE_F32, width, in, rows)));
   }
 
-  // The products of a span of rows; with bf16 the sums of all tokens, too.
+  // The products of a span of rows, and their activations; with bf16 the sums of all tokens, too.
   void combined_products(const NodeView& node, Infer& out) const {
     const uint32_t dtype = node.input(0).dtype();
     const int64_t width = node.param(0).size(1), in = node.param(0).size(2);
-    const int64_t rows = std::min(node.input(1).num_elements(), grouped::rows_at_once(node.param(0)));
+    const bool is_gated = node.pattern() == kGatedLinear;
+    const int64_t rows = std::min(node.input(is_gated ? 2 : 1).num_elements(), grouped::rows_at_once(node.param(0)));
     const auto bytes = [](int64_t count, uint32_t of) { return static_cast<uint64_t>(count) * dtype_bytes(of); };
     const uint64_t sums = dtype == CHASSIS_DTYPE_F32 ? 0 : bytes(node.output(0).num_elements(), CHASSIS_DTYPE_F32);
-    const uint64_t dys = bytes(rows * width, dtype);
+    const uint64_t dys = bytes(rows * width, dtype), activations = is_gated ? bytes(rows * in, dtype) : 0;
     const auto scratch = [&](int64_t m, int64_t n, int64_t k) {
       return scratch_bytes(node, CHASSIS_DTYPE_F32, m, n, k);
     };
     const uint64_t products = bytes(rows * width, CHASSIS_DTYPE_F32), gradients = bytes(rows * in, CHASSIS_DTYPE_F32);
-    out.workspace(sums + products + scratch(rows, width, in),
-                  dys + std::max(gradients + scratch(rows, in, width), scratch(width, in, rows)));
+    out.workspace(sums + products + activations + scratch(rows, width, in),
+                  dys + activations + std::max(gradients + scratch(rows, in, width), scratch(width, in, rows)));
   }
 };
 
