@@ -51,6 +51,6 @@ typedef struct chassis_gemm {
   uint64_t (*many_scratch_bytes)(const struct chassis_gemm* g, const chassis_gemm_problem_t* problems,
                                  uint32_t num_problems);
 } chassis_gemm_t;
-#define CHASSIS_GEMM_V1_SIZE 32u
+#define CHASSIS_GEMM_V1_SIZE 48u
 
 #endif
