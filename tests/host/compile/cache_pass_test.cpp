@@ -123,7 +123,7 @@ TEST(CachePass, KeysAndValuesStayCachedIfTheOthersSaveLittle) {
 TEST(CachePass, KeysAndValuesStayCachedIfALatentIsGoneBefore) {
   const Generating block([](Recorder& r, Latents& dims, ValueId x) {
     const ValueId y = dims.latent_attention(x, false);
-    // What computes the values runs in any case.
+    // The linear that computes the values runs in any case.
     return r.op("add", "more", {y, dims.linear("again", dims.values, {dims.hidden}, {dims.heads, dims.value})});
   });
   EXPECT_EQ(block.cached, Names());
