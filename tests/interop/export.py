@@ -32,6 +32,8 @@ CASES = {
     "phi3_long": (dict(family="phi3", rope=models.LONG, hidden_size=80, original_max_position_embeddings=64), {}),
     "gpt2": (dict(family="gpt2"), {}),
     "gpt2_untied": (dict(family="gpt2", tie_word_embeddings=False), models.SHARDED),
+    **{f"{family}_joined": (dict(family=family), dict(models.JOINED))
+       for family in ("deepseek_v2", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")},
 }
 
 

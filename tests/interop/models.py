@@ -122,6 +122,7 @@ def save(model, folder, old_spelling=False, nested=False, **options):
 # Name → (changes of the configuration, how it is saved). transformers also refuses an odd head_dim; 10, 20
 # and 36 are neither powers of two nor multiples of 8.
 SHARDED = dict(max_shard_size="60KB")
+JOINED = dict(save_original_format=False)   # experts of a layer as transformers 5 has them in memory
 CASES = {
     "mha": (dict(num_key_value_heads=4), {}),
     "gqa": (dict(num_attention_heads=8, num_key_value_heads=2), {}),
@@ -208,6 +209,8 @@ CASES = {
     "gpt2": (dict(family="gpt2"), {}),
     "gpt2_odd": (dict(family="gpt2", hidden_size=35, num_attention_heads=5, n_inner=77, tie_word_embeddings=False), SHARDED),
     "gpt2_relu": (dict(family="gpt2", activation_function="relu", scale_attn_weights=False, num_attention_heads=1), {}),
+    **{f"{family}_joined": (dict(family=family), JOINED)
+       for family in ("deepseek_v2", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")},
 }
 
 # Models with a sequence-classification head, which are loaded and exported. With 2 labels, transformers writes no
