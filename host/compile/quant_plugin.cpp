@@ -207,14 +207,10 @@ void QuantizedStorage::verify(const QuantizedPart& part) const {
   });
 }
 
-QuantizedPart QuantizedStorage::whole_slice(const QuantizedPart& whole, int64_t slice) const {
-  const Shape shape = slice_shape(whole.shape);
-  return {shape, {0, numel(shape)}, in_slice(whole, slice, slice * numel(shape), false)};
-}
-
 std::string QuantizedStorage::write_state(const QuantizedPart& whole, int64_t slice, Dtype dtype) const {
   CHASSIS_CHECK(plugin_.table_.write_state != nullptr, "a quant plugin with a state writes it");
-  const QuantizedPart some = whole_slice(whole, slice);
+  const Shape shape = slice_shape(whole.shape);
+  const QuantizedPart some{shape, {0, numel(shape)}, in_slice(whole, slice, slice * numel(shape), false)};
   chassis_quant_part_t raw = part_of(some);
   raw.value_dtype = static_cast<uint32_t>(dtype);
   TextSink sink;
@@ -225,7 +221,8 @@ std::string QuantizedStorage::write_state(const QuantizedPart& whole, int64_t sl
 
 void QuantizedStorage::read_state(const QuantizedPart& whole, int64_t slice, const std::string& text) const {
   if (plugin_.table_.read_state == nullptr) return;
-  const QuantizedPart some = whole_slice(whole, slice);
+  const Shape shape = slice_shape(whole.shape);
+  const QuantizedPart some{shape, {0, numel(shape)}, in_slice(whole, slice, slice * numel(shape), false)};
   const chassis_quant_part_t raw = part_of(some);
   plugin_.instance_->call("read_state",
                           [&](auto* self) { return plugin_.table_.read_state(self, &raw, str_of(text)); });

@@ -89,8 +89,6 @@ class QuantizedStorage {
   // The addresses of a part's components for its elements from `begin` on, which lie in this slice. `encodes`: they are
   // in their staged dtypes.
   std::vector<void*> in_slice(const QuantizedPart& part, int64_t slice, int64_t begin, bool encodes) const;
-  // One slice of a part that is the whole parameter.
-  QuantizedPart whole_slice(const QuantizedPart& whole, int64_t slice) const;
   // Calls visit(part of a slice, its first element in the parameter) for each slice that has elements of the part.
   template <class Visit>
   void for_each_slice(const QuantizedPart& part, bool encodes, Visit&& visit) const;
