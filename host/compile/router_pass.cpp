@@ -54,7 +54,8 @@ class RouterPass {
     if (!has_losses && !request_.measures) return "the losses of routers are off";
     if (!has_losses) {
       for (BlockType& block : program_.blocks) rewrite(block, Place{});
-      return fmt::format("measures the loads of {} routers; their losses are off", num_routers_);
+      return fmt::format("measures the loads of {} routers; their losses are off: model.router_aux_weight turns one on",
+                         num_routers_);
     }
     if (const BlockType& last = *program_.last_block(); !last.outputs.contains(kLossOutput))
       throw refusal(fmt::format("the routers have a loss of weight {:g}, which is added to the cross entropy of "

@@ -87,7 +87,7 @@ TEST(RouterPass, TakesTheAttributesThatProvidersDoNotSee) {
 TEST(RouterPass, MeasuresWithoutALoss) {
   std::string report;
   const Program program = rewritten({}, {.measures = true}, &report);
-  EXPECT_EQ(report, "measures the loads of 2 routers; their losses are off");
+  EXPECT_EQ(report, "measures the loads of 2 routers; their losses are off: model.router_aux_weight turns one on");
   EXPECT_EQ(ops_of(layer_of(program, 1)), "score top_experts router_stats expert_weights dispatch combine");
   EXPECT_TRUE(layer_of(program, 1).ops[2].is_detached);
   EXPECT_EQ(layer_of(program, 1).outputs.count(kRouterSumsOutput), 1u);

@@ -419,8 +419,7 @@ TEST_F(Gemm, ManyAtOnceAreTheSameProducts) {
     for (const uint32_t dtype : {CHASSIS_DTYPE_F32, CHASSIS_DTYPE_BF16}) {
       SCOPED_TRACE(testing::Message() << flags << " dtype " << dtype);
       std::vector<Operands> all;
-      for (const auto& [m, n, k] :
-           {std::tuple{700, 24, 40}, {3, 5, 7}, {0, 4, 4}, {65, 33, 0}, {64, 48, 80}, {1, 9, 300}})
+      for (const auto& [m, n, k] : {std::tuple{700, 24, 40}, {3, 5, 7}, {65, 33, 0}, {64, 48, 80}, {1, 9, 300}})
         for (const float beta : {0.0f, 1.0f})
           all.emplace_back(Case{.m = m,
                                 .n = n,
