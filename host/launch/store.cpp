@@ -18,7 +18,11 @@
 #include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#if __has_include(<torch/csrc/distributed/c10d/store/TCPStoreBackend.hpp>)  // since 2.15
+#include <torch/csrc/distributed/c10d/store/TCPStoreBackend.hpp>
+#else
 #include <torch/csrc/distributed/c10d/TCPStoreBackend.hpp>
+#endif
 #include <vector>
 
 #include "host/base/error.hpp"
