@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,7 +27,7 @@ class GemmTable final : public Table {
     table_.impl = this;
     table_.run = [](const chassis_gemm_t* t, const chassis_gemm_problem_t* problem) {
       assert_thread_role(ThreadRole::kStep, "chassis.gemm/1 run");
-      return run(t, [&] { return std::vector{read_struct(problem, "gemm: the problem")}; });
+      return run(t, [&] { return std::array{read_struct(problem, "gemm: the problem")}; });
     };
     table_.run_many = [](const chassis_gemm_t* t, const chassis_gemm_problem_t* problems, uint32_t num_problems) {
       assert_thread_role(ThreadRole::kStep, "chassis.gemm/1 run_many");
@@ -59,7 +61,7 @@ class GemmTable final : public Table {
   template <typename Read>
   static chassis_status_t* run(const chassis_gemm_t* t, Read&& read) {
     try {
-      const std::vector<chassis_gemm_problem_t> problems = read();
+      const auto problems = read();  // an array or a vector: one product needs no memory
       for (size_t i = 0; i < problems.size(); ++i)
         if (const GemmRefusal refusal = refusal_of(problems[i]); refusal.code != CHASSIS_OK) {
           const std::string which =
@@ -67,7 +69,7 @@ class GemmTable final : public Table {
           return make_status(refusal.code, fmt::format("gemm: {}{}", which, refusal.reason));
         }
       const uint16_t owner = static_cast<const GemmTable*>(t->impl)->owner_;
-      const auto run_all = [owner](const std::vector<chassis_gemm_problem_t>& some) {
+      const auto run_all = [owner](std::span<const chassis_gemm_problem_t> some) {
         const MemoryTag tag(MemoryCategory::kWorkspace, owner);
         for (const chassis_gemm_problem_t& problem : some) gemm(problem, bf16_method(problem));
       };
