@@ -44,11 +44,35 @@ temperature = 0.0
 }
 
 const char* const kLlama = R"(plugin = "llama"
-config = { vocab_size = 272, hidden_size = 48, intermediate_size = 96, num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, initializer_range = 0.1, tie_word_embeddings = true }
+[model.config]
+vocab_size = 272
+hidden_size = 48
+intermediate_size = 96
+num_hidden_layers = 3
+num_attention_heads = 6
+num_key_value_heads = 2
+initializer_range = 0.1
+tie_word_embeddings = true
 )";
 // On two ranks, too, a latent and the rotated part have less than a quarter of the numbers of keys and values.
 const char* const kLatents = R"(plugin = "deepseek_v2"
-config = { vocab_size = 272, hidden_size = 48, intermediate_size = 96, num_hidden_layers = 3, num_attention_heads = 6, q_lora_rank = 16, kv_lora_rank = 12, qk_nope_head_dim = 12, qk_rope_head_dim = 4, v_head_dim = 12, initializer_range = 0.1, n_routed_experts = 4, num_experts_per_tok = 2, moe_intermediate_size = 32, n_shared_experts = 1, first_k_dense_replace = 2 }
+[model.config]
+vocab_size = 272
+hidden_size = 48
+intermediate_size = 96
+num_hidden_layers = 3
+num_attention_heads = 6
+q_lora_rank = 16
+kv_lora_rank = 12
+qk_nope_head_dim = 12
+qk_rope_head_dim = 4
+v_head_dim = 12
+initializer_range = 0.1
+n_routed_experts = 4
+num_experts_per_tok = 2
+moe_intermediate_size = 32
+n_shared_experts = 1
+first_k_dense_replace = 2
 )";
 
 struct Row {
