@@ -137,7 +137,7 @@ class DispatchTable final : public Table {
       const auto handle = find_operator(name);
       if (!handle)
         return make_status(CHASSIS_NOT_FOUND, "this LibTorch has no operator " + std::string(name));
-      if (const std::string ours = toString(handle->schema()); ours != *declared)
+      if (const std::string ours = toString(handle->schema()); !serves_schema(ours, *declared))
         return make_status(CHASSIS_FAILED_PRECONDITION, "operator " + std::string(name) + ": the plugin expects \"" +
                                                            *declared + "\", this LibTorch has \"" + ours + "\"");
       auto& entry = found_[std::string(name)];
@@ -240,13 +240,32 @@ std::string operator_schema(std::string_view name) {
   return handle ? toString(handle->schema()) : "";
 }
 
+bool serves_schema(std::string_view ours, std::string_view declared) {
+  if (ours == declared) return true;
+  constexpr std::string_view kEnd = ") -> ";
+  const size_t ours_end = ours.find(kEnd), declared_end = declared.find(kEnd);
+  if (ours_end == std::string_view::npos || declared_end == std::string_view::npos) return false;
+  if (ours.substr(ours_end) != declared.substr(declared_end)) return false;
+  const std::string_view arguments = declared.substr(0, declared_end);
+  std::string_view more = ours.substr(0, ours_end);
+  if (!more.starts_with(arguments)) return false;
+  more.remove_prefix(arguments.size());
+  while (!more.empty()) {
+    if (!more.starts_with(", ")) return false;
+    const std::string_view argument = more.substr(0, std::min(more.find(", ", 2), more.size()));
+    if (argument.find('=') == std::string_view::npos) return false;
+    more.remove_prefix(argument.size());
+  }
+  return true;
+}
+
 void check_operator_schemas(const Manifest& manifest) {
   for (const std::string& declared : manifest.operators) {
     const std::string ours = operator_schema(operator_name(declared));
     if (ours.empty())
       throw plugin_error(manifest.label() + " calls operator " + std::string(operator_name(declared)) +
                          ", which this LibTorch does not have");
-    if (ours != declared)
+    if (!serves_schema(ours, declared))
       throw plugin_error(manifest.label() + " was built for another schema of an operator: it expects \"" + declared +
                          "\", this LibTorch has \"" + ours + "\"");
   }

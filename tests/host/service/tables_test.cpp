@@ -83,6 +83,18 @@ class Tables : public testing::Test {
   std::unique_ptr<InstanceServices> instance_;
 };
 
+TEST(OperatorSchema, MayHaveMoreArgumentsWithDefaults) {
+  const std::string declared = "aten::f(Tensor a, *, float? s=None) -> (Tensor b, Tensor c)";
+  EXPECT_TRUE(serves_schema(declared, declared));
+  EXPECT_TRUE(serves_schema("aten::f(Tensor a, *, float? s=None, int? n=None, Tensor? t=None) -> (Tensor b, Tensor c)",
+                            declared));
+  EXPECT_FALSE(serves_schema("aten::f(Tensor a, *, float? s=None, int n) -> (Tensor b, Tensor c)", declared));
+  EXPECT_FALSE(serves_schema("aten::f(Tensor a, *, int? n=None, float? s=None) -> (Tensor b, Tensor c)", declared));
+  EXPECT_FALSE(serves_schema("aten::f(Tensor a, *, float? s=None, int? n=None) -> Tensor b", declared));
+  EXPECT_FALSE(serves_schema("aten::f(Tensor a, *, float? s=None2) -> (Tensor b, Tensor c)", declared));
+  EXPECT_FALSE(serves_schema("aten::f(Tensor a) -> (Tensor b, Tensor c)", declared));
+}
+
 TEST_F(Tables, AreOfferedByName) {
   EXPECT_TRUE(services_.offers(CHASSIS_DISPATCH_ID));
   EXPECT_FALSE(services_.offers("chassis.dispatch/2"));

@@ -44,7 +44,8 @@ typedef struct chassis_dispatch {
   uint32_t reserved0;
   void* impl;
   /* [control] `name` is, for example, "aten::mm" or "aten::add.Tensor". The manifest must list it (op=…) with the
-   * schema of the host's LibTorch; else NOT_FOUND or FAILED_PRECONDITION with both schemas. */
+   * schema of the host's LibTorch, which may have more arguments at the end that have defaults; else NOT_FOUND or
+   * FAILED_PRECONDITION with both schemas. */
   chassis_status_t* (*find)(const struct chassis_dispatch* d, chassis_str_t name, const chassis_operator_t** out);
   /* [step] Trailing arguments with defaults may be left out; types are checked. num_results must equal the schema's. */
   chassis_status_t* (*call)(const struct chassis_dispatch* d, const chassis_operator_t* op,
