@@ -1,6 +1,8 @@
 // A box of elements: begin ≤ index < end in every dim. A tensor without dims has one element and one box.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -31,5 +33,21 @@ std::string text(const Box& box);
 
 // Elements [begin, end) of a row-major tensor as at most 2 * ndim - 1 boxes, in ascending order.
 std::vector<Box> flat_range_boxes(const Shape& shape, int64_t begin, int64_t end);
+
+// Calls visit(part) for slabs of at most max_elements, cut along the first dims.
+template <class Visit>
+void for_each_slab(const Box& box, int64_t max_elements, const Visit& visit) {
+  if (numel(box) <= max_elements) return visit(box);
+  int dim = 0;
+  while (box.end[dim] - box.begin[dim] == 1) ++dim;
+  const int64_t inner = numel(box) / (box.end[dim] - box.begin[dim]);
+  const int64_t thickness = std::max<int64_t>(1, max_elements / inner);
+  for (int64_t at = box.begin[dim]; at < box.end[dim]; at += thickness) {
+    Box slab = box;
+    slab.begin[dim] = at;
+    slab.end[dim] = std::min(at + thickness, box.end[dim]);
+    for_each_slab(slab, max_elements, visit);
+  }
+}
 
 }  // namespace chassis

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <string>
+#include <utility>
 
 #include "host/base/error.hpp"
 
@@ -21,22 +23,6 @@ Copy part_of(const Copy& copy, const Box& part) {
     out.to.offset += (part.begin[k] - copy.box.begin[k]) * copy.to.strides[k];
   }
   return out;
-}
-
-// Cuts a box into slabs of at most max_elements along the first dims.
-template <class Visit>
-void for_each_slab(const Box& box, int64_t max_elements, const Visit& visit) {
-  if (numel(box) <= max_elements) return visit(box);
-  int dim = 0;
-  while (box.end[dim] - box.begin[dim] == 1) ++dim;
-  const int64_t inner = numel(box) / (box.end[dim] - box.begin[dim]);
-  const int64_t thickness = std::max<int64_t>(1, max_elements / inner);
-  for (int64_t at = box.begin[dim]; at < box.end[dim]; at += thickness) {
-    Box slab = box;
-    slab.begin[dim] = at;
-    slab.end[dim] = std::min(at + thickness, box.end[dim]);
-    for_each_slab(slab, max_elements, visit);
-  }
 }
 
 // Appends `piece` without the elements of `hole`, as pieces.
@@ -85,6 +71,35 @@ RankPieces rank_pieces(const ReshardTensor& tensor, int num_ranks, bool replicas
   return out;
 }
 
+// By owner: the ranks that may send its elements, in ascending order. Ranks that hold an element in common hold the
+// same boxes in the same places, so that any of them can make the owner's copies.
+std::vector<std::vector<int>> senders(const std::vector<std::vector<Piece>>& has, bool replicas_are_filled) {
+  std::vector<std::vector<int>> out(has.size());
+  // An owner's pieces are known by the first element of their first box.
+  const auto first_element = [](const std::vector<Piece>& pieces) {
+    const Shape& begin = pieces[0].box.begin;
+    return std::vector<int64_t>(begin.begin(), begin.end());
+  };
+  std::map<std::vector<int64_t>, size_t> owners;
+  for (size_t r = 0; r < has.size(); ++r)
+    if (!has[r].empty() && has[r][0].owned) owners.emplace(first_element(has[r]), r);
+  const auto is_same = [](const Piece& a, const Piece& b) { return a.box == b.box && a.local == b.local; };
+  for (size_t r = 0; r < has.size(); ++r) {
+    if (has[r].empty()) continue;
+    if (has[r][0].owned) {
+      out[r].push_back(static_cast<int>(r));
+    } else if (replicas_are_filled) {
+      const auto owner = owners.find(first_element(has[r]));
+      if (owner == owners.end()) continue;
+      const std::vector<Piece>& owned = has[owner->second];
+      if (std::equal(owned.begin(), owned.end(), has[r].begin(), has[r].end(), is_same))
+        out[owner->second].push_back(static_cast<int>(r));
+    }
+  }
+  for (size_t r = 0; r < out.size(); ++r) std::sort(out[r].begin(), out[r].end());
+  return out;
+}
+
 void check(const ReshardTensor& tensor) {
   const Descriptor &from = tensor.from.descriptor(), &to = tensor.to.descriptor();
   if (from.global_shape != to.global_shape)
@@ -99,25 +114,60 @@ int64_t num_elements(const std::vector<std::vector<Piece>>& pieces) {
   return sum;
 }
 
+// The indices of dim 0 from the first to the last of some pieces. Most pairs of ranks have none in common.
+struct Extent {
+  int64_t begin = 0, end = 0;
+  explicit Extent(const std::vector<Piece>& pieces) {
+    if (pieces.empty()) return;
+    if (pieces[0].box.ndim() == 0) {
+      end = 1;
+      return;
+    }
+    begin = pieces[0].box.begin[0];
+    for (const Piece& piece : pieces) {
+      begin = std::min(begin, piece.box.begin[0]);
+      end = std::max(end, piece.box.end[0]);
+    }
+  }
+  bool overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
+};
+
+int64_t aligned_bytes(int64_t num_bytes, const ReshardOptions& options) {
+  return (num_bytes + options.align_bytes - 1) / options.align_bytes * options.align_bytes;
+}
+
 class Scheduler {
  public:
-  Scheduler(int num_ranks, int64_t budget_bytes, int rank, ReshardPlan& plan)
-      : num_ranks_(static_cast<size_t>(num_ranks)), budget_bytes_(budget_bytes), rank_(rank), plan_(plan) {}
+  Scheduler(int num_ranks, const ReshardOptions& options, int rank, ReshardPlan& plan)
+      : num_ranks_(static_cast<size_t>(num_ranks)),
+        options_(options),
+        rank_(rank),
+        plan_(plan),
+        sent_bytes_(static_cast<size_t>(num_ranks)) {}
 
   void start_tensor() {
-    first_ = plan_.lifetimes.empty() ? 0 : plan_.lifetimes.back().last_round;
+    first_ = plan_.lifetimes.empty() || !options_.in_sequence ? 0 : plan_.lifetimes.back().last_round;
     if (plan_.rounds.empty()) add_round();
     plan_.lifetimes.push_back({first_, first_});
+  }
+
+  // The rank that has sent the fewest bytes so far, of several in ascending order.
+  int least_loaded(const std::vector<int>& ranks) const {
+    return *std::min_element(ranks.begin(), ranks.end(), [&](int a, int b) {
+      return sent_bytes_[static_cast<size_t>(a)] < sent_bytes_[static_cast<size_t>(b)];
+    });
   }
 
   // Adds the move to the tensor's first round that has room on both sides.
   void add(ReshardMove move) {
     uint32_t round = first_;
     if (!move.is_local()) {
-      while (!fits(move, round))
+      const int64_t num_bytes = aligned_bytes(move.num_bytes, options_);
+      while (!fits(move, num_bytes, round))
         if (++round == plan_.rounds.size()) add_round();
-      remaining(round, move.from_rank, kSend) -= move.num_bytes;
-      remaining(round, move.to_rank, kReceive) -= move.num_bytes;
+      remaining(round, move.from_rank, kSend) -= num_bytes;
+      remaining(round, move.to_rank, kReceive) -= num_bytes;
+      sent_bytes_[static_cast<size_t>(move.from_rank)] += move.num_bytes;
       plan_.rounds[round].is_local = false;
       plan_.sent_bytes += move.num_bytes;
     }
@@ -132,21 +182,22 @@ class Scheduler {
   int64_t& remaining(uint32_t round, int rank, Direction direction) {
     return remaining_[(round * num_ranks_ + static_cast<size_t>(rank)) * 2 + direction];
   }
-  bool fits(const ReshardMove& move, uint32_t round) {
-    return remaining(round, move.from_rank, kSend) >= move.num_bytes &&
-           remaining(round, move.to_rank, kReceive) >= move.num_bytes;
+  bool fits(const ReshardMove& move, int64_t num_bytes, uint32_t round) {
+    return remaining(round, move.from_rank, kSend) >= num_bytes &&
+           remaining(round, move.to_rank, kReceive) >= num_bytes;
   }
   void add_round() {
     plan_.rounds.emplace_back();
-    remaining_.resize(remaining_.size() + 2 * num_ranks_, budget_bytes_);
+    remaining_.resize(remaining_.size() + 2 * num_ranks_, options_.budget_bytes);
   }
 
   size_t num_ranks_;
-  int64_t budget_bytes_;
+  const ReshardOptions& options_;
   int rank_;
   ReshardPlan& plan_;
   uint32_t first_ = 0;              // first round of the current tensor
   std::vector<int64_t> remaining_;  // by round, rank and direction
+  std::vector<int64_t> sent_bytes_;  // by rank
 };
 
 }  // namespace
@@ -157,28 +208,34 @@ ReshardPlan plan_reshard(std::span<const ReshardTensor> tensors, const ReshardOp
     num_ranks = std::max({num_ranks, tensor.from.world_size(), tensor.to.world_size()});
 
   ReshardPlan plan;
-  Scheduler scheduler(num_ranks, options.budget_bytes, rank, plan);
+  Scheduler scheduler(num_ranks, options, rank, plan);
   for (uint32_t t = 0; t < tensors.size(); ++t) {
     check(tensors[t]);
-    const int64_t element_bytes = size_bytes(tensors[t].from.descriptor().dtype);
-    CHASSIS_CHECK(element_bytes <= options.budget_bytes, "the budget is less than one element");
+    const Dtype dtype = tensors[t].from.descriptor().dtype;
+    const int64_t element_bytes = size_bytes(dtype);
+    CHASSIS_CHECK(aligned_bytes(element_bytes, options) <= options.budget_bytes, "the budget is less than one element");
     const int64_t max_elements = std::max<int64_t>(1, options.budget_bytes / kMovesPerBudget / element_bytes);
 
     scheduler.start_tensor();
     const RankPieces pieces = rank_pieces(tensors[t], num_ranks, options.replicas_are_filled);
     for (int r = 0; r < num_ranks; ++r)
       for (const Copy& copy : pieces.local[static_cast<size_t>(r)])
-        scheduler.add({t, r, r, copy, numel(copy.box) * element_bytes});
+        scheduler.add({t, r, r, copy, dtype, numel(copy.box) * element_bytes});
+    const std::vector<std::vector<int>> holders = senders(pieces.has, options.replicas_are_filled);
+    const std::vector<Extent> have(pieces.has.begin(), pieces.has.end()),
+        need(pieces.needs.begin(), pieces.needs.end());
     int64_t missing = num_elements(pieces.needs);
     // Neighbours first, then ranks two apart, and so on, so that all ranks are busy from the start.
     for (int distance = 1; distance < num_ranks; ++distance)
       for (int r = 0; r < num_ranks; ++r) {
         const int receiver = (r + distance) % num_ranks;
+        if (!have[static_cast<size_t>(r)].overlaps(need[static_cast<size_t>(receiver)])) continue;
         const auto& needs = pieces.needs[static_cast<size_t>(receiver)];
         for (const Copy& copy : copies(pieces.has[static_cast<size_t>(r)], needs)) {
           missing -= numel(copy.box);
           for_each_slab(copy.box, max_elements, [&](const Box& slab) {
-            scheduler.add({t, r, receiver, part_of(copy, slab), numel(slab) * element_bytes});
+            const int sender = scheduler.least_loaded(holders[static_cast<size_t>(r)]);
+            scheduler.add({t, sender, receiver, part_of(copy, slab), dtype, numel(slab) * element_bytes});
           });
         }
       }

@@ -19,9 +19,14 @@ struct ReshardTensor {
 
 struct ReshardOptions {
   int64_t budget_bytes = int64_t{16} << 20;  // the maximum that a rank sends in a round, and that it receives
-  // True: every rank that holds elements has their values, so that it copies what it can from itself. False: only
-  // owners have values, and send them to all other holders; with equal layouts that is a broadcast.
+  // True: every rank that holds elements has their values, so that it copies what it can from itself, and other ranks
+  // get them from the holder that has sent the fewest bytes. False: only owners have values, and send them to all other
+  // holders; with equal layouts that is a broadcast.
   bool replicas_are_filled = true;
+  // True: tensors move one after the other, so that few are held twice at a time. False: all may move in any round, so
+  // that there are fewer rounds if tensors go to different ranks.
+  bool in_sequence = true;
+  int64_t align_bytes = 1;  // a move counts against the budget with its bytes rounded up to a multiple
 };
 
 struct ReshardMove {
@@ -29,7 +34,8 @@ struct ReshardMove {
   int from_rank = 0;
   int to_rank = 0;  // if equal to from_rank, the move does not count against the budget
   Copy copy;
-  int64_t num_bytes = 0;  // in the dtype of `from`, in which elements are sent
+  Dtype dtype = Dtype::f32;  // that of `from`, in which elements are sent
+  int64_t num_bytes = 0;
 
   bool is_local() const { return from_rank == to_rank; }
 };
@@ -46,13 +52,13 @@ struct ReshardPlan {
   };
 
   std::vector<Round> rounds;
-  std::vector<Lifetime> lifetimes;  // by tensor; first and last rounds never decrease
+  std::vector<Lifetime> lifetimes;  // by tensor; in sequence, first and last rounds never decrease
   int64_t sent_bytes = 0;           // over all rounds and ranks
 };
 
-// Tensors move one after the other, so that few are held twice at a time; a tensor may start in the last round of the
-// previous one. Every element of every destination is written exactly once. Only moves of `rank` are kept, or all if it
-// is -1. Throws if the layouts of a tensor have different shapes, or if one element exceeds the budget.
+// A tensor starts in the last round of the previous one, or, if not in sequence, in the first. Every element of every
+// destination is written exactly once. Only moves of `rank` are kept, or all if it is -1. Throws if the layouts of a
+// tensor have different shapes, or if one element exceeds the budget.
 ReshardPlan plan_reshard(std::span<const ReshardTensor> tensors, const ReshardOptions& options, int rank);
 
 }  // namespace chassis

@@ -16,6 +16,11 @@ void check_round_trip(uint64_t seed);
 // Moving several tensors A → B → A by the rounds of a plan stays within the budget, writes each destination element
 // once and takes the tensors one after the other. Every rank has the same plan.
 void check_reshard(uint64_t seed);
+// The order of moves between random layouts does not depend on the order of items, is the same backwards, and keeps
+// every rank close to its floor.
+void check_move_order(uint64_t seed);
+// With random sizes, the fullest rank stays close to the highest floor.
+void check_move_order_of_sizes(uint64_t seed);
 // The cover proof finds a damaged plan and reports the same first wrong element as brute force.
 void check_damaged_cover(uint64_t seed);
 // Each rank holds the parts of a composite's components that belong to its elements.

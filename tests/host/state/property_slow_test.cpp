@@ -20,6 +20,10 @@ TEST(ManyRandomLayouts, AreReportedWithTheFirstWrongElementIfDamaged) {
   repeat(30'000'000, 100'000, check_damaged_cover);
 }
 TEST(ManyRandomLayouts, AreReshardedWithinABudget) { repeat(50'000'000, 100'000, check_reshard); }
+TEST(ManyRandomLayouts, AreExchangedInLittleMoreMemoryThanTheyNeed) { repeat(80'000'000, 100'000, check_move_order); }
+TEST(ManyRandomSizes, MoveInAnOrderThatKeepsTheFullestRankLow) {
+  repeat(90'000'000, 100'000, check_move_order_of_sizes);
+}
 TEST(ManyRandomLayouts, KeepComponentsWithTheirElements) { repeat(40'000'000, 100'000, check_composite); }
 
 }  // namespace

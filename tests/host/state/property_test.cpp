@@ -23,6 +23,8 @@ TEST(RandomLayouts, OfEqualKeysHaveEqualBoxes) {
 TEST(RandomLayouts, ReturnEveryElementAfterARoundTrip) { repeat(2'000'000, 2000, check_round_trip); }
 TEST(RandomLayouts, AreReportedWithTheFirstWrongElementIfDamaged) { repeat(3'000'000, 2000, check_damaged_cover); }
 TEST(RandomLayouts, AreReshardedWithinABudget) { repeat(5'000'000, 1000, check_reshard); }
+TEST(RandomLayouts, AreExchangedInLittleMoreMemoryThanTheyNeed) { repeat(8'000'000, 1000, check_move_order); }
+TEST(RandomSizes, MoveInAnOrderThatKeepsTheFullestRankLow) { repeat(9'000'000, 1000, check_move_order_of_sizes); }
 TEST(RandomLayouts, KeepComponentsWithTheirElements) { repeat(4'000'000, 1000, check_composite); }
 
 }  // namespace

@@ -64,6 +64,58 @@ TEST(Reshard, FillsReplicasFromOwnersIfOnlyOwnersAreFilled) {
   }
 }
 
+// With one sender per element, half of the ranks would send everything.
+TEST(Reshard, LetsAllReplicasSend) {
+  const MeshShape mesh({{"dp_replicate", 2}, {"dp_shard", 4}});
+  const Layout from = layout({64, 64}, {rows()}, mesh), to = layout({64, 64}, {columns()}, mesh);
+  const ReshardTensor tensor{from, to};
+  ReshardOptions options;
+  options.budget_bytes = 512;
+  const ReshardPlan plan = plan_reshard({&tensor, 1}, options, -1);
+  const int64_t share = 64 * 64 * 4 / 4, needed = share / 4 * 3;  // a quarter of its share is on the rank
+  std::vector<int64_t> sent(8);
+  for (const auto& round : plan.rounds)
+    for (const ReshardMove& move : round.moves)
+      if (!move.is_local()) sent[static_cast<size_t>(move.from_rank)] += move.num_bytes;
+  EXPECT_EQ(sent, std::vector<int64_t>(8, needed));
+  EXPECT_EQ(plan.sent_bytes, 8 * needed);
+  const auto rounds_of_owners = static_cast<size_t>(2 * needed / options.budget_bytes);
+  EXPECT_LT(plan.rounds.size(), rounds_of_owners * 3 / 4);
+
+  // One replica gives to a layout without replicas, of which each rank needs an eighth.
+  const ReshardTensor divided{from, layout({64, 64}, {flat()})};
+  std::fill(sent.begin(), sent.end(), 0);
+  for (const auto& round : plan_reshard({&divided, 1}, options, -1).rounds)
+    for (const ReshardMove& move : round.moves)
+      if (!move.is_local()) sent[static_cast<size_t>(move.from_rank)] += move.num_bytes;
+  EXPECT_LE(*std::max_element(sent.begin(), sent.end()), share / 2 + options.budget_bytes / 4);
+}
+
+TEST(Reshard, MovesTensorsToDifferentRanksInTheSameRoundsIfNotInSequence) {
+  std::vector<ReshardTensor> tensors;
+  for (int t = 0; t < 8; ++t)
+    tensors.push_back({layout({64, 8}, {rows()}), layout({64, 8}, {Placement::only_on({"dp_shard"}, t)})});
+  ReshardOptions options;
+  options.budget_bytes = 256;
+  EXPECT_GE(plan_reshard(tensors, options, -1).rounds.size(), 7u * 7u);
+  options.in_sequence = false;
+  EXPECT_LE(plan_reshard(tensors, options, -1).rounds.size(), 14u);
+}
+
+TEST(Reshard, RoundsMovesUpToTheAlignment) {
+  const MeshShape two({{"dp_shard", 2}});
+  const ReshardTensor tensor{layout({30}, {Placement::only_on({"dp_shard"}, 0)}, two, Dtype::u8),
+                             layout({30}, {Placement::only_on({"dp_shard"}, 1)}, two, Dtype::u8)};
+  ReshardOptions options;
+  options.budget_bytes = 16;
+  options.align_bytes = 8;
+  const ReshardPlan plan = plan_reshard({&tensor, 1}, options, -1);
+  EXPECT_EQ(plan.rounds.size(), 4u);  // two moves of 4 bytes in each
+  EXPECT_EQ(plan.sent_bytes, 30);
+  options.budget_bytes = 7;
+  EXPECT_NE(refusal(tensor, options).find("the budget is less than one element"), std::string::npos);
+}
+
 TEST(Reshard, SplitsAMoveThatIsLargerThanTheBudget) {
   const MeshShape two({{"dp_shard", 2}});
   const ReshardTensor tensor{layout({100, 10}, {Placement::only_on({"dp_shard"}, 0)}, two),
