@@ -8,8 +8,11 @@
 namespace chassis {
 
 Tensor checked_flat(const Layout& layout, int rank, const LocalTensors& tensors) {
+  return checked_flat(layout, rank, tensors(layout.descriptor(), rank));
+}
+
+Tensor checked_flat(const Layout& layout, int rank, const Tensor& local) {
   const Descriptor& descriptor = layout.descriptor();
-  const Tensor local = tensors(descriptor, rank);
   CHASSIS_CHECK(static_cast<bool>(local), "no local tensor for '" + descriptor.fqn + "'");
   const Shape found{std::span<const int64_t>(local.sizes())}, wanted = layout.local_shape(rank);
   if (found != wanted || local.dtype() != descriptor.dtype || !local.is_contiguous()) {

@@ -14,5 +14,6 @@ using LocalTensors = std::function<Tensor(const Descriptor& tensor, int rank)>;
 
 // The same as a one-dimensional tensor. Throws an internal error if shape, dtype or contiguity differ from the layout.
 Tensor checked_flat(const Layout& layout, int rank, const LocalTensors& tensors);
+Tensor checked_flat(const Layout& layout, int rank, const Tensor& local);
 
 }  // namespace chassis
