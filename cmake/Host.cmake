@@ -2,7 +2,7 @@
 
 # The layers of the host, lowest first; a folder may depend on earlier ones only.
 set(CHASSIS_HOST_LAYERS
-  base config plugin launch state service graph compile execute parallel data objective text checkpoint session save
+  base control config plugin launch state service graph compile execute parallel data objective text checkpoint session save
   plan conformance report generate serve train command)
 
 # chassis_host_library(<folder> SOURCES … [DEPS <folder>…] [EXTERNAL <target>…] [TORCH])

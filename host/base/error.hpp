@@ -19,6 +19,7 @@ enum class ExitCode : int {
   kCommunication = 5,
   kNumeric = 6,
   kStorage = 7,
+  kRolledBack = 8,  // of `chassis ctl`: a change to a run was undone, and the run goes on
   kStopped = 75,
 };
 

@@ -87,6 +87,7 @@ Verb add_ckpt(CLI::App& app);
 std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt);
 Verb add_report(CLI::App& app);
 Verb add_watch(CLI::App& app);
+Verb add_ctl(CLI::App& app);
 Verb add_data(CLI::App& app);
 Verb add_tokenizer(CLI::App& app);
 Verb add_plugins(CLI::App& app);

@@ -226,6 +226,7 @@ int run(int argc, char** argv) {
   add("plan", "show the memory and traffic that every rank of a run will need", add_plan);
   add("report", "show what runs have done, as text or as a page with charts", add_report);
   add("watch", "follow a run in the terminal", add_watch);
+  add("ctl", "ask a running training for its status, or to change while it trains", add_ctl);
   add("eval", "loss, perplexity or the objective's metrics of the evaluation sets", add_eval);
   add("score", "the scores that a reward model or a classifier gives to the rows of a file", add_score);
   add("generate", "continue a text, chat, or answer a file of prompts", add_generate);
