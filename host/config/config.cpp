@@ -154,7 +154,9 @@ Config load_config(const ConfigSource& source, const std::vector<std::string>& o
                    const Schema& schema) {
   TomlValue root = read_config(source);
   for (const std::string& assignment : overrides) apply_override(root, assignment, schema);
-  return make_config(std::move(root), source.name, use, schema);
+  Config config = make_config(std::move(root), source.name, use, schema);
+  config.overrides_ = overrides;
+  return config;
 }
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides, ConfigUse use,
@@ -165,6 +167,51 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
 Config load_config_text(std::string_view text, const std::string& name, const std::vector<std::string>& overrides,
                         ConfigUse use, const Schema& schema) {
   return load_config(ConfigSource{name, config_folder(name), std::string(text)}, overrides, use, schema);
+}
+
+namespace {
+
+// Removes what no user has set. An item of an array stays, so that the indexes of the others do.
+void drop_preset(TomlValue& table) {
+  std::erase_if(table.children, [](TomlValue& child) {
+    if (!child.is_table() && !child.is_array()) return !child.origin.by_user();
+    if (child.is_array()) {
+      for (TomlValue& item : child.children)
+        if (item.is_table()) drop_preset(item);
+      return child.children.empty() && !child.origin.by_user();
+    }
+    drop_preset(child);
+    return child.children.empty() && !child.origin.by_user();
+  });
+}
+
+}  // namespace
+
+Config Config::with(const std::vector<std::string>& changes, std::vector<std::string>& left_out) const {
+  TomlValue root = root_;
+  drop_preset(root);
+  for (const std::string& change : changes) apply_override(root, change, *schema_);
+  for (const PluginSlot& slot : plugin_slots()) {
+    const TableSpec* const spec = schema_->find(slot.table);
+    if (spec == nullptr || spec->slot != SlotForm::kOne) continue;
+    TomlValue* const table = const_cast<TomlValue*>(find_value(std::as_const(root), slot.key));
+    const TomlValue* const plugin = table != nullptr ? table->find("plugin") : nullptr;
+    if (plugin == nullptr || plugin->type != ValueType::kString || plugin->string == slot.plugin) continue;
+    std::erase_if(table->children, [&](const TomlValue& option) {
+      const std::string key = slot.key + "." + option.name;
+      const bool is_own = spec->find(option.name) == nullptr;
+      const bool is_set = std::ranges::any_of(changes, [&](const std::string& change) {
+        const std::string changed = change.substr(0, change.find('='));
+        return key == changed || key.starts_with(changed + ".") || changed.starts_with(key + ".");
+      });
+      if (!is_own || is_set) return false;
+      left_out.push_back(key);
+      return true;
+    });
+  }
+  Config config = make_config(std::move(root), file_, use_, *schema_);
+  config.overrides_ = overrides_;
+  return config;
 }
 
 void Config::finish() {

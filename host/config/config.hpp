@@ -70,6 +70,14 @@ class Config {
   // Removes the keys of a table that the user has not set, because other values are in force.
   void drop_defaults(std::string_view table);
 
+  // The keys that the user has set, with changes in the form of overrides ("attention.plugin=sdpa"), as a configuration
+  // that load_config() has read anew. Where a change names another plugin, options of the one before are left out
+  // unless a change sets them; their keys are appended to `left_out`. Throws like apply_override().
+  Config with(const std::vector<std::string>& changes, std::vector<std::string>& left_out) const;
+
+  // The overrides that load_config() got.
+  const std::vector<std::string>& overrides() const { return overrides_; }
+
   ConfigUse use() const { return use_; }
   // The file given to load_config.
   const std::string& file() const { return file_; }
@@ -84,6 +92,8 @@ class Config {
 
  private:
   friend class CrossCheck;
+  friend Config load_config(const ConfigSource& source, const std::vector<std::string>& overrides, ConfigUse use,
+                            const Schema& schema);
   friend Config make_config(TomlValue root, std::string file, ConfigUse use, const Schema& schema);
   // Access to the tree by dotted keys, in which numbers index arrays: "data.train.0.path". Asking for a key that is
   // unset or of another type is a broken invariant, unless problems are pending: then it throws them.
@@ -113,6 +123,7 @@ class Config {
   const Schema* schema_ = nullptr;
   ConfigUse use_ = ConfigUse::kTraining;
   std::string file_;
+  std::vector<std::string> overrides_;
   TomlValue root_;
   std::shared_ptr<const Settings> settings_;
   struct Problem {

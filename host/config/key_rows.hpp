@@ -58,6 +58,16 @@ KeyRow<Table> required(KeyRow<Table> row) {
   return row;
 }
 template <class Table>
+KeyRow<Table> hot(KeyRow<Table> row) {
+  row.spec.change = Change::kHot;
+  return row;
+}
+template <class Table>
+KeyRow<Table> swapped(KeyRow<Table> row) {
+  row.spec.change = Change::kSwap;
+  return row;
+}
+template <class Table>
 KeyRow<Table> path(KeyRow<Table> row) {
   row.spec.is_path = true;
   return row;

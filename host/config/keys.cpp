@@ -57,9 +57,9 @@ TableRows run_table() {
        choice("memory_check", &T::memory_check, MemoryCheck::kRefuse,
               "if the plan of the run needs more memory than the machine has: refuse to start, or warn"),
        integer("threads", &T::threads, "0", 0, 4096, "CPU threads of this process; 0: all cores"),
-       integer("replica_check_steps", &T::replica_check_steps, "200", 0, kNoMax,
-               "steps between comparisons of the parameters of which several ranks store copies; they are also "
-               "compared before every save; 0: never")});
+       hot(integer("replica_check_steps", &T::replica_check_steps, "200", 0, kNoMax,
+                   "steps between comparisons of the parameters of which several ranks store copies; they are also "
+                   "compared before every save; 0: never"))});
 }
 
 TableRows plugins_table() {
@@ -216,20 +216,20 @@ TableRows train_table() {
        integer("micro_batch_size", &T::micro_batch_size, "1", 1, 1 << 24, "rows in one forward pass of one rank"),
        integer("global_batch_size", &T::global_batch_size, "", 1, 1 << 30,
                "rows in one optimizer step of all ranks; accumulation is derived; default one micro-batch per rank"),
-       choice("nonfinite", &T::nonfinite, NonFinite::kStop,
-              "a loss or gradient that is not finite: stop with exit code 6, or skip the step; it is never "
-              "applied"),
-       integer("max_skipped_steps", &T::max_skipped_steps, "20", 0, kNoMax,
-               "with skip: stop the run after this many skipped steps in a row; 0: never")});
+       hot(choice("nonfinite", &T::nonfinite, NonFinite::kStop,
+                  "a loss or gradient that is not finite: stop with exit code 6, or skip the step; it is never "
+                  "applied")),
+       hot(integer("max_skipped_steps", &T::max_skipped_steps, "20", 0, kNoMax,
+                   "with skip: stop the run after this many skipped steps in a row; 0: never"))});
 }
 
 TableRows eval_table() {
   using T = Settings::Eval;
   return table_rows<T>(
       {.name = "eval", .doc = "when [[data.eval]] and [[eval.generate]] are run"}, &Settings::eval,
-      {integer("every_steps", &T::every_steps, "0", 0, kNoMax,
-               "steps between evaluations; 0: only after the last step"),
-       integer("max_batches", &T::max_batches, "0", 0, kNoMax, "batches per set and evaluation; 0: all"),
+      {hot(integer("every_steps", &T::every_steps, "0", 0, kNoMax,
+                   "steps between evaluations; 0: only after the last step")),
+       hot(integer("max_batches", &T::max_batches, "0", 0, kNoMax, "batches per set and evaluation; 0: all")),
        text("keep_best", &T::keep_best, "\"\"",
             "name of an evaluation set: the checkpoint with its lowest loss, or with the highest score of a set of "
             "[[eval.generate]], is kept, and `best` links to it"),
@@ -278,7 +278,10 @@ TableRows precision_table() {
 TableRows recompute_table() {
   using T = Settings::Recompute;
   return table_rows<T>(
-      {.name = "recompute", .doc = "activations: kept, or computed again in the backward pass"}, &Settings::recompute,
+      {.name = "recompute",
+       .change = Change::kSwap,
+       .doc = "activations: kept, or computed again in the backward pass"},
+      &Settings::recompute,
       {choice("mode", &T::mode, RecomputeMode::kAuto,
               "selective: keep the outputs of matrix products and attention, compute cheap ops "
               "such as norms again; full: keep only the inputs of blocks; auto: the cheapest "
@@ -291,13 +294,17 @@ TableRows recompute_table() {
 TableRows optimizer_table() {
   using T = Settings::Optimizer;
   return table_rows<T>(
-      {.name = "optimizer", .slot = SlotForm::kOne, .kind = "optimizer", .doc = "how gradients change parameters"},
+      {.name = "optimizer",
+       .slot = SlotForm::kOne,
+       .kind = "optimizer",
+       .change = Change::kSwap,
+       .doc = "how gradients change parameters"},
       &Settings::optimizer,
-      {plugin("adamw", "the optimizer"), required(number("lr", &T::lr, "", 0, std::nullopt, "peak learning rate")),
+      {plugin("adamw", "the optimizer"), hot(required(number("lr", &T::lr, "", 0, std::nullopt, "peak learning rate"))),
        number("weight_decay", &T::weight_decay, "0.0", 0, std::nullopt,
               "decoupled; not applied to parameters of one dimension"),
-       number("max_grad_norm", &T::max_grad_norm, "1.0", 0, std::nullopt,
-              "gradients are scaled down to this norm; 0: never")});
+       hot(number("max_grad_norm", &T::max_grad_norm, "1.0", 0, std::nullopt,
+                  "gradients are scaled down to this norm; 0: never"))});
 }
 
 TableRows objective_table() {
@@ -325,7 +332,7 @@ TableRows reference_table() {
 TableRows schedule_table() {
   using T = Settings::Schedule;
   return table_rows<T>(
-      {.name = "schedule", .doc = "the learning rate over the run"}, &Settings::schedule,
+      {.name = "schedule", .change = Change::kHot, .doc = "the learning rate over the run"}, &Settings::schedule,
       {choice("name", &T::name, Curve::kConstant,
               "after warm-up: constant; linear or cosine down to min_lr_ratio; wsd: constant, then linear decay in "
               "the last decay_steps"),
@@ -344,21 +351,27 @@ TableRows mesh_table() {
         within(key_row<T, int64_t>(std::string(axis.name), size, axis.takes_rest ? "-1" : "1", std::string(axis.doc)),
                axis.may_take_rest() ? -1 : 1, 1 << 20));
   }
-  return table_rows<T>({.name = "mesh", .doc = "how ranks are arranged; -1: the remaining ranks"}, &Settings::mesh,
-                       std::move(keys));
+  return table_rows<T>(
+      {.name = "mesh", .change = Change::kSwap, .doc = "how ranks are arranged; -1: the remaining ranks"},
+      &Settings::mesh, std::move(keys));
 }
 
 TableRows parallel_table() {
   return table_rows<PluginTable>({.name = "parallel",
                                   .slot = SlotForm::kOne,
                                   .kind = "parallel",
+                                  .change = Change::kSwap,
                                   .doc = "a parallel strategy; several form a stack, applied in this order"},
                                  &Settings::parallel, {plugin("", "the strategy")});
 }
 
 TableRows comm_table() {
   using T = Settings::Comm;
-  return table_rows<T>({.name = "comm", .slot = SlotForm::kOne, .kind = "comm", .doc = "collectives between ranks"},
+  return table_rows<T>({.name = "comm",
+                        .slot = SlotForm::kOne,
+                        .kind = "comm",
+                        .change = Change::kSwap,
+                        .doc = "collectives between ranks"},
                        &Settings::comm,
                        {plugin("auto", "auto: the first that supports the device; none with one rank"),
                         integer("timeout_s", &T::timeout_s, "600", 1, 1 << 20,
@@ -369,7 +382,11 @@ TableRows comm_table() {
 
 TableRows attention_table() {
   return table_rows<PluginTable>(
-      {.name = "attention", .slot = SlotForm::kOne, .kind = "ops", .doc = "the provider of attention"},
+      {.name = "attention",
+       .slot = SlotForm::kOne,
+       .kind = "ops",
+       .change = Change::kSwap,
+       .doc = "the provider of attention"},
       &Settings::attention,
       {plugin("auto",
               "the provider; nodes that it refuses go to [kernels]. auto: of those in the program's "
@@ -383,6 +400,7 @@ TableRows kernels_table() {
        .slot = SlotForm::kList,
        .kind = "ops",
        .list_key = "plugins",
+       .change = Change::kSwap,
        .doc = "the providers of the other operations"},
       &Settings::kernels,
       {list("plugins", &T::plugins, "[\"auto\"]",
@@ -422,13 +440,13 @@ TableRows checkpoint_table() {
        .kind = "format",
        .doc = "how a run is saved; the last step is always saved"},
       &Settings::checkpoint,
-      {plugin("native", "the file format"),
-       integer("every_steps", &T::every_steps, "500", 0, kNoMax, "steps between checkpoints; 0: not by steps"),
-       number("every_minutes", &T::every_minutes, "0.0", 0, std::nullopt,
-              "minutes between checkpoints; 0: not by time"),
-       integer("keep_last", &T::keep_last, "2", 0, kNoMax, "number of newest checkpoints to keep; 0: keep all"),
-       integer("keep_every", &T::keep_every, "0", 0, kNoMax,
-               "never remove checkpoints at multiples of this many steps; 0: none"),
+      {swapped<T>(plugin("native", "the file format")),
+       hot(integer("every_steps", &T::every_steps, "500", 0, kNoMax, "steps between checkpoints; 0: not by steps")),
+       hot(number("every_minutes", &T::every_minutes, "0.0", 0, std::nullopt,
+                  "minutes between checkpoints; 0: not by time")),
+       hot(integer("keep_last", &T::keep_last, "2", 0, kNoMax, "number of newest checkpoints to keep; 0: keep all")),
+       hot(integer("keep_every", &T::keep_every, "0", 0, kNoMax,
+                   "never remove checkpoints at multiples of this many steps; 0: none")),
        choice("contents", &T::contents, CheckpointContents::kFull,
               "full: all that a resumed run needs; trained, the default with [adapter]: the same without the frozen "
               "parameters, which are read from model.path again; model_only: only parameters, which cannot be "
@@ -436,7 +454,7 @@ TableRows checkpoint_table() {
        choice("async", &T::async, AsyncSave::kOff,
               "true: continue while a checkpoint is written, until the next change of parameters; staged: copy "
               "to host memory first, and never wait for the write"),
-       choice("on_error", &T::on_error, OnSaveError::kStop, "if a save fails: stop, or continue and count it"),
+       hot(choice("on_error", &T::on_error, OnSaveError::kStop, "if a save fails: stop, or continue and count it")),
        integer("bucket_mib", &T::bucket_mib, "16", 1, 65536,
                "size of each of the two buffers through which a save streams"),
        flag("self_test", &T::self_test, false,
@@ -510,6 +528,16 @@ TableRows log_table() {
                 "[first, last]: the steps of which each rank writes a trace, RUN/trace/rank-N.json; []: none")});
 }
 
+TableRows swap_table() {
+  using T = Settings::Swap;
+  return table_rows<T>(
+      {.name = "swap", .doc = "a change while the run trains, planned before it starts; `chassis ctl` asks for others"},
+      [](Settings& settings) -> SettingTables<T>& { return settings.swap; },
+      {required(integer("at_step", &T::at_step, "", 1, kNoMax, "the change comes after this step")),
+       required(table("set", &T::set, "",
+                      "the keys that change, with their new values: { \"attention.plugin\" = \"sdpa\" }"))});
+}
+
 const std::vector<TableRows>& all_tables() {
   static const std::vector<TableRows> tables = {
       top_level_table(),  run_table(),           plugins_table(),    model_table(),     freeze_table(),
@@ -517,7 +545,8 @@ const std::vector<TableRows>& all_tables() {
       eval_table(),       eval_generate_table(), precision_table(),  recompute_table(), objective_table(),
       reference_table(),  optimizer_table(),     schedule_table(),   mesh_table(),      parallel_table(),
       comm_table(),       attention_table(),     kernels_table(),    quant_table(),     adapter_table(),
-      checkpoint_table(), export_table(),        generate_table(),   sample_table(),    log_table()};
+      checkpoint_table(), export_table(),        generate_table(),   sample_table(),    log_table(),
+      swap_table()};
   return tables;
 }
 

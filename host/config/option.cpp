@@ -12,6 +12,18 @@ std::string number(double value) { return fmt::format("{}", value); }
 
 }  // namespace
 
+const char* to_text(Change change) {
+  switch (change) {
+    case Change::kRestart:
+      return "restart";
+    case Change::kSwap:
+      return "swap";
+    case Change::kHot:
+      return "hot";
+  }
+  return "";
+}
+
 const char* type_text(OptionType type) {
   switch (type) {
     case OptionType::kBool:

@@ -11,6 +11,15 @@ namespace chassis {
 
 enum class OptionType { kBool, kInt, kFloat, kString, kStringList, kIntList, kFloatList, kTable };
 
+// How a run that is training takes another value of a key.
+enum class Change {
+  kRestart,  // only when it is started again
+  kSwap,     // by a swap between two steps: see host/train/live_swap.hpp
+  kHot,      // at once: nothing was made from it
+};
+// "restart", "swap" or "hot".
+const char* to_text(Change change);
+
 struct OptionSpec {
   std::string name = {};
   OptionType type = OptionType::kString;
@@ -22,6 +31,7 @@ struct OptionSpec {
   bool is_pattern = false;  // a string or list of strings: regular expressions
   bool is_path = false;     // a string or list of strings: files or folders
   bool may_be_hub = false;  // a path that may be "hub:Org/Name"
+  std::optional<Change> change = std::nullopt;  // unset: that of its table
 };
 
 // "an integer", "a list of strings", …

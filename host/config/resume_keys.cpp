@@ -33,6 +33,7 @@ constexpr std::string_view kMayChange[] = {"run.name",
                                            "comm.",
                                            "mesh.",
                                            "recompute.",
+                                           "swap.",
                                            "run.replica_check_steps"};
 constexpr std::string_view kStrategies = "parallel.";
 

@@ -50,6 +50,19 @@ const TableSpec* Schema::find(std::string_view table) const {
   return it == tables.end() ? nullptr : &*it;
 }
 
+Change change_of(const Schema& schema, const std::string& key) {
+  const std::string name = without_indexes(key);
+  for (size_t dot = name.rfind('.');; dot = name.rfind('.', dot - 1)) {
+    const TableSpec* const table = schema.find(dot == std::string::npos ? "" : name.substr(0, dot));
+    if (table != nullptr) {
+      const size_t begin = dot == std::string::npos ? 0 : dot + 1;
+      const OptionSpec* const spec = table->find(name.substr(begin, name.find('.', begin) - begin));
+      return spec != nullptr && spec->change ? *spec->change : table->change;
+    }
+    if (dot == std::string::npos || dot == 0) return Change::kRestart;
+  }
+}
+
 std::string without_indexes(const std::string& key) {
   std::string out;
   for (size_t start = 0; start <= key.size();) {

@@ -26,6 +26,7 @@ struct TableSpec {
   std::string kind = {};                   // the plugin's kind
   std::string list_key = {};               // kList
   std::vector<std::string> built_in = {};  // kList: names in the list that are not plugins but parts of the host
+  Change change = Change::kRestart;        // of the keys that say nothing else, and of the options of plugins
   std::string doc = {};
   std::vector<OptionSpec> keys = {};
 
@@ -60,6 +61,9 @@ std::vector<std::string> offered_choices(std::string_view key, const OptionSpec&
 
 // The keys of a table that are available.
 std::vector<std::string> offered_keys(const std::string& table, const std::vector<OptionSpec>& specs);
+
+// How a run that is training takes another value of this key, or of this option of a plugin.
+Change change_of(const Schema& schema, const std::string& key);
 
 // "TABLE.KEY"; KEY alone at the top level, whose name is empty.
 std::string joined_key(const std::string& table, const std::string& key);

@@ -9,6 +9,7 @@
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
 #include "host/config/foreign.hpp"
+#include "host/config/keys.hpp"
 #include "host/config/suggest.hpp"
 
 namespace chassis {
@@ -32,10 +33,13 @@ std::string facts(const OptionSpec& spec, const std::string& key) {
   if (!spec.choices.empty() && spec.type == OptionType::kStringList) text = "a list of " + text;
   if (const std::string range = range_text(spec); !range.empty()) text += ", " + range;
   if (spec.required) text += ", required";
-  if (spec.default_json.empty()) return text;
+  const Change change = change_of(host_schema(), key);
+  const std::string last =
+      change == Change::kRestart ? "" : fmt::format(", may change while a run trains ({})", to_text(change));
+  if (spec.default_json.empty()) return text + last;
   const bool is_truth = !choices.empty() && (spec.default_json == "\"true\"" || spec.default_json == "\"false\"");
   return text + ", default " +
-         (is_truth ? spec.default_json.substr(1, spec.default_json.size() - 2) : spec.default_json);
+         (is_truth ? spec.default_json.substr(1, spec.default_json.size() - 2) : spec.default_json) + last;
 }
 
 // `key` is the dotted name, `prefix` the part of it that is printed.
@@ -163,6 +167,7 @@ std::vector<Found> find_parts(const Schema& schema, const std::vector<PluginDoc>
 Json key_json(const std::string& key, const OptionSpec& spec) {
   Json out = {{"key", key}};
   out.update(option_json(spec));
+  out["change"] = to_text(change_of(host_schema(), key));
   out["choices"] = offered_choices(key, spec);
   return out;
 }

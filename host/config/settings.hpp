@@ -311,6 +311,12 @@ struct Settings {
     SettingList sinks;
     Setting<std::vector<int64_t>> trace;  // empty, or two steps
   } log;
+
+  struct Swap : ConfigEntry {
+    Setting<int64_t> at_step;
+    Setting<TomlValue> set;
+  };
+  SettingTables<Swap> swap;
 };
 
 }  // namespace chassis

@@ -28,7 +28,8 @@ TEST(SchemaText, DescribesATableWithItsPlugins) {
 
 TEST(SchemaText, DescribesAnOptionOfAPlugin) {
   EXPECT_EQ(text_of("optimizer.eps"),
-            "  optimizer.eps\n      a number, at least 0, default 1e-8\n      added to the root\n"
+            "  optimizer.eps\n      a number, at least 0, default 1e-8, may change while a run trains (swap)\n      "
+            "added to the root\n"
             "      an option of plugin \"adamw\"\n");
 }
 

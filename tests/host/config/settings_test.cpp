@@ -23,7 +23,7 @@ TEST(Settings, AgreeWithTheSchemaInKeysTypesAndOrder) {
       expected.push_back(
           fmt::format("{}{}{}: {}", table.name, table.name.empty() ? "" : ".", key.name, type_text(key.type)));
   const TomlValue one_of_each =
-      parse_toml("[[data.train]]\n[[data.eval]]\n[[eval.generate]]\n[[parallel]]\n", "a.toml");
+      parse_toml("[[data.train]]\n[[data.eval]]\n[[eval.generate]]\n[[parallel]]\n[[swap]]\n", "a.toml");
   std::vector<ReadKey> read;
   const auto settings = read_settings(one_of_each, "a.toml", nullptr, &read);
   std::vector<std::string> found;
