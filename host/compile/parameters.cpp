@@ -185,12 +185,22 @@ void ParameterTable::place(MeshShape mesh, int rank) {
 
 void ParameterTable::release() {
   is_allocated_ = false;
-  for (auto& p : parameters_) {
-    for (Tensor* tensor : {&p->value, &p->gradient, &p->reduced}) tensor->reset();
-    p->gradient_written = false;
-    QuantizedParameters::release(*p);
-    if (p->is_here || (p->shard && p->shard.num_elements() > 0)) p->shard.reset();
-  }
+  for (auto& p : parameters_) release_one(*p);
+}
+
+void ParameterTable::release_one(Parameter& p) {
+  for (Tensor* tensor : {&p.value, &p.gradient, &p.reduced}) tensor->reset();
+  p.gradient_written = false;
+  QuantizedParameters::release(p);
+  if (p.is_here || (p.shard && p.shard.num_elements() > 0)) p.shard.reset();
+}
+
+void ParameterTable::take_tensors(Parameter& p, Parameter& from) {
+  p.owned = from.owned;
+  p.shard = std::move(from.shard);
+  p.value = std::move(from.value);
+  for (size_t i = 0; i < p.components.size(); ++i) p.components[i] = std::move(from.components[i]);
+  release_one(from);
 }
 
 // Shares the tensors of `from`, if both store the same. False if they do not.
@@ -239,29 +249,46 @@ void ParameterTable::allocate(Device device, const ParameterTable* lender) {
     if (p->shard && !p->is_here) continue;  // see release()
     if (const Parameter* from = lender ? lender->find(p->name) : nullptr; from != nullptr && borrow(*p, *from))
       continue;
-    const Layout layout(p->descriptor, mesh_);
-    const auto pieces = layout.pieces(rank_);
-    p->owned = std::any_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.owned; });
-    const std::vector<int64_t> shape = sizes_of(layout.local_shape(rank_));
-    const Device home = p->offloaded ? device.host() : device;
-    const bool pinned = p->pinned && device.spec().pins_host_memory;
-    if (p->is_quantized()) {
-      quantized().allocate(*p, home, device, pinned);
-      continue;
-    }
-    p->shard = pinned ? pinned_tensor(shape, p->descriptor.dtype) : Tensor::empty(shape, p->descriptor.dtype, home);
-    int64_t num_logical = 0;
-    for (const Piece& piece : pieces) num_logical += numel(piece.box);
-    if (num_logical < p->shard.num_elements()) p->shard.zero();  // padding
-    if (shape != p->local_shape || !p->is_here) continue;
-    p->value = p->descriptor.dtype == compute_ && home == device ? p->shard : Tensor::empty(shape, compute_, device);
+    allocate_one(*p, device);
   }
   is_allocated_ = true;
+}
+
+void ParameterTable::allocate_one(Parameter& p, Device device) const {
+  const MemoryTag tag(MemoryCategory::kParameters);
+  const Layout layout(p.descriptor, mesh_);
+  const auto pieces = layout.pieces(rank_);
+  p.owned = std::any_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.owned; });
+  const std::vector<int64_t> shape = sizes_of(layout.local_shape(rank_));
+  const Device home = p.offloaded ? device.host() : device;
+  const bool pinned = p.pinned && device.spec().pins_host_memory;
+  if (p.is_quantized()) {
+    quantized().allocate(p, home, device, pinned);
+    return;
+  }
+  p.shard = pinned ? pinned_tensor(shape, p.descriptor.dtype) : Tensor::empty(shape, p.descriptor.dtype, home);
+  int64_t num_logical = 0;
+  for (const Piece& piece : pieces) num_logical += numel(piece.box);
+  if (num_logical < p.shard.num_elements()) p.shard.zero();  // padding
+  allocate_value(p, device);
+}
+
+void ParameterTable::allocate_value(Parameter& p, Device device) const {
+  if (p.is_quantized() || p.value || !p.is_here || p.shard.sizes() != p.local_shape) return;
+  const MemoryTag tag(MemoryCategory::kParameters);
+  const bool is_shard = p.descriptor.dtype == compute_ && p.shard.device() == device;
+  p.value = is_shard ? p.shard : Tensor::empty(p.local_shape, compute_, device);
 }
 
 // If an allocation fails, nothing is freed: reports of the failure show what was allocated.
 ParameterStorage::ParameterStorage(ParameterTable& parameters, Device device, const ParameterTable* lender) {
   parameters.allocate(device, lender);
+  parameters_.reset(&parameters);
+}
+
+ParameterStorage::ParameterStorage(ParameterTable& parameters) {
+  CHASSIS_CHECK(!parameters.is_allocated_, "parameters are allocated once");
+  parameters.is_allocated_ = true;
   parameters_.reset(&parameters);
 }
 

@@ -68,6 +68,14 @@ class ParameterTable {
   // value = cast(shard), where they are two tensors of the same shape. Strategies update the divided ones.
   void update_values();
   void start_step();  // gradients count as zero again
+  // [control] Creates the tensors of one parameter as ParameterStorage does, in a storage that has none of it.
+  void allocate_one(Parameter& p, Device device) const;
+  // Creates the value of a parameter that has its other tensors, if it is not gathered; its contents are undefined.
+  void allocate_value(Parameter& p, Device device) const;
+  // Frees the tensors of one parameter.
+  static void release_one(Parameter& p);
+  // Takes the tensors of a parameter that describes the same part of the same rank.
+  static void take_tensors(Parameter& p, Parameter& from);
 
  private:
   friend class ParameterStorage;
@@ -95,6 +103,8 @@ class ParameterStorage {
   // With a lender, whose storage must outlive this one, frozen parameters that it freezes too, under the same name and
   // on the same part of the same rank, share its tensors.
   ParameterStorage(ParameterTable& parameters, Device device, const ParameterTable* lender = nullptr);
+  // Has no tensor until ParameterTable::allocate_one() or take_tensors() gives a parameter some.
+  explicit ParameterStorage(ParameterTable& parameters);
 
  private:
   struct Release {

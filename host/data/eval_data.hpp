@@ -29,6 +29,8 @@ class EvalData {
   // The same set at its first row.
   EvalData read_once() const { return {*this, source_.once()}; }
 
+  // As DataConfig::length_multiple, from the next batch on.
+  void set_length_multiple(int64_t multiple) { lengths_ = RowLengths(seq_len_, multiple); }
   // As in RowSource.
   void set_reference(std::shared_ptr<const ReferenceStore> reference) { source_.set_reference(std::move(reference)); }
 

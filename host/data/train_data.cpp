@@ -92,6 +92,13 @@ TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const
 
 TrainData::~TrainData() { drop_prefetched(); }
 
+void TrainData::set_length_multiple(int64_t multiple) {
+  if (multiple == config_.length_multiple) return;
+  drop_prefetched();
+  config_.length_multiple = multiple;
+  lengths_ = RowLengths(config_.seq_len, multiple);
+}
+
 void TrainData::drop_prefetched() {
   if (prefetched_.valid()) prefetched_.wait();
   prefetched_ = {};

@@ -108,6 +108,8 @@ class TrainData {
   // The fraction of an epoch's positions that hold tokens; the others are padding.
   double utilisation() const;
   const std::vector<RowSource>& sets() const { return sets_; }
+  // As DataConfig::length_multiple, from the next step on.
+  void set_length_multiple(int64_t multiple);
   // As in RowSource.
   void set_reference(size_t set, std::shared_ptr<const ReferenceStore> reference);
 

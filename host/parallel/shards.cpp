@@ -125,7 +125,7 @@ int64_t Shards::sent(const Entry& e, int rank) { return e.rule.owner >= 0 ? part
 // The results of a fake backend are undefined, so they are not copied.
 bool Shards::moves_data() const { return !communicator_.moves_nothing(); }
 
-void Shards::allocate() {
+void Shards::allocate(bool keeps) {
   for (Entry& e : entries_) {
     Tensor& value = e.value();
     if (!e.rule.resident) {
@@ -142,7 +142,9 @@ void Shards::allocate() {
     const int64_t sizes[] = {e.chunk * group_size(e)};
     const Tensor whole = Tensor::zeros(sizes, e.shard().dtype(), device_);
     value = whole.narrow(0, 0, e.elements).view(e.local_shape());
-    e.shard() = whole.narrow(0, group_rank(e) * e.chunk, e.chunk);
+    const Tensor part = whole.narrow(0, group_rank(e) * e.chunk, e.chunk);
+    if (keeps) part.copy_from(e.shard());
+    e.shard() = part;
   }
 }
 

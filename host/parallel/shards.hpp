@@ -23,7 +23,8 @@ class Shards {
   ~Shards();
 
   // [control] Call after the table's allocate. Makes resident tensors, in the memory of their shards where possible.
-  void allocate();
+  // `keeps`: the shards keep their contents; otherwise these are undefined afterwards.
+  void allocate(bool keeps = false);
   // [step] Marks resident tensors as out of date, after a load, an initialization or an optimizer step.
   void mark_stale();
   // Names of resident parameters that are out of date.

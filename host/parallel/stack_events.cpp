@@ -60,7 +60,8 @@ uint32_t bits(UnitEvents::Flags flags) {
 
 }  // namespace
 
-StackEvents::StackEvents(const StackPlan& plan, ParameterTable& parameters, Communicator& communicator, Device device)
+StackEvents::StackEvents(const StackPlan& plan, ParameterTable& parameters, Communicator& communicator, Device device,
+                         bool keeps)
     : plan_(plan), parameters_(parameters), communicator_(communicator) {
   CHASSIS_CHECK(plan.placements().size() == parameters.all().size(), "the plan is of other parameters");
   CHASSIS_CHECK(plan.strategies().empty() || (parameters.mesh() == plan.mesh() && parameters.rank() == plan.rank()),
@@ -73,7 +74,7 @@ StackEvents::StackEvents(const StackPlan& plan, ParameterTable& parameters, Comm
   }
   count_readers();
   shards_ = std::make_unique<Shards>(parameters, here_, std::move(rules), communicator, device);
-  shards_->allocate();
+  shards_->allocate(keeps);
   connect();
   for (const StackStrategy& s : plan.strategies().all())
     if (s.table->bind) s.instance->call("bind", [&](auto* self) { return s.table->bind(self, shards_->table()); });

@@ -23,10 +23,11 @@ namespace chassis {
 class StackEvents final : public UnitEvents {
  public:
   // [control][all-ranks] Call before the first step or between two steps, when the parameters are placed by the plan
-  // and allocated on the device. Creates the buffers of the strategies, and binds their instances. The contents of
-  // shards are undefined afterwards, as after the allocation: fill them, then call refresh() before a unit runs. The
-  // arguments must outlive it.
-  StackEvents(const StackPlan& plan, ParameterTable& parameters, Communicator& communicator, Device device);
+  // and allocated on the device. Creates the buffers of the strategies, and binds their instances. Unless it `keeps`
+  // them, the contents of shards are undefined afterwards, as after the allocation: fill them. Call refresh() before a
+  // unit runs. The arguments must outlive it.
+  StackEvents(const StackPlan& plan, ParameterTable& parameters, Communicator& communicator, Device device,
+              bool keeps = false);
   ~StackEvents() override;
 
   Shards& shards() { return *shards_; }

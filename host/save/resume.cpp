@@ -163,11 +163,11 @@ std::unique_ptr<CheckpointReader> Saver::open_checkpoint(const std::string& path
   };
   if (!manifest.resumable) throw weights_only();
   const std::string& format_name = manifest.format;
-  if (format_name != checkpoint_format_.name())
+  if (format_name != checkpoint_format_->name())
     throw storage_error(path + " is of format '" + format_name + "', [checkpoint] plugin is '" +
-                        checkpoint_format_.name() + "'")
+                        checkpoint_format_->name() + "'")
         .hint("set checkpoint.plugin = \"" + format_name + "\"");
-  auto reader = std::make_unique<CheckpointReader>(path, checkpoint_format_);
+  auto reader = std::make_unique<CheckpointReader>(path, *checkpoint_format_);
   if (!reader->manifest() || !reader->manifest()->resumable) throw weights_only();
   if (session_.world().rank() == 0) {
     compare_with_manifest(path, reader->manifest());

@@ -158,18 +158,37 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
   agree_on_plan(export_plan(), "what this run exports", session.world());
 }
 
+void Saver::reopen() {
+  CHASSIS_CHECK(!is_saving(), "a save is in progress");
+  session_.world().run_and_agree("planning the saves of the new state", [this] {
+    checkpoint_plan_.reset();
+    export_plan_.reset();
+    checkpoint_format_.reset();
+    export_format_.reset();
+    checkpoint_instance_ = slot_format(session_, session_.settings().checkpoint);
+    export_instance_ = slot_format(session_, session_.settings().exports);
+    checkpoint_format_.emplace(*checkpoint_instance_);
+    export_format_.emplace(*export_instance_);
+    require_savable(session_);
+    checkpoint_plan();
+    export_plan();
+  });
+  checkpoint_bytes_ = agree_on_plan(checkpoint_plan(), "what this run saves", session_.world());
+  agree_on_plan(export_plan(), "what this run exports", session_.world());
+}
+
 // Each rank plans what it writes, and proves its share of the tensors; they vote on the result.
 SavePlanOptions Saver::plan_options() const {
   return {.rank = session_.rank(), .prover = {session_.world().rank(), session_.world().size()}};
 }
 
 const SavePlan& Saver::checkpoint_plan() {
-  if (!checkpoint_plan_) checkpoint_plan_ = plan_checkpoint(session_, checkpoint_format_, plan_options());
+  if (!checkpoint_plan_) checkpoint_plan_ = plan_checkpoint(session_, *checkpoint_format_, plan_options());
   return *checkpoint_plan_;
 }
 
 const SavePlan& Saver::export_plan() {
-  if (!export_plan_) export_plan_ = plan_export(session_, export_format_, nullptr, plan_options());
+  if (!export_plan_) export_plan_ = plan_export(session_, *export_format_, nullptr, plan_options());
   return *export_plan_;
 }
 
@@ -197,12 +216,12 @@ void Saver::self_test() {
 
   std::vector<SaveTensor> tensors;
   for (const Descriptor& descriptor : small) tensors.push_back(SaveTensor::plain(descriptor));
-  const SavePlan plan = plan_save(std::move(tensors), session_.mesh(), checkpoint_format_, {.rank = session_.rank()});
+  const SavePlan plan = plan_save(std::move(tensors), session_.mesh(), *checkpoint_format_, {.rank = session_.rank()});
   SaveRequest request;
   request.parent = directory_;
   request.name = "self-test";
   request.tensors = local_tensors(session_, saves_states(session_));
-  const SaveResult saved = CheckpointWriter(checkpoint_format_, buckets_).save(plan, request, session_.world());
+  const SaveResult saved = CheckpointWriter(*checkpoint_format_, buckets_).save(plan, request, session_.world());
   session_.world().run_and_agree("self-test", [&] { compare_with_saved(saved.path, small); });
   session_.world().run_and_agree("self-test is over", [&] {
     if (root_) delete_checkpoint(saved.path);
@@ -223,7 +242,7 @@ void Saver::compare_with_saved(const std::string& path, const std::vector<Descri
   LoadOptions options;
   options.rank = session_.rank();
   const auto local = [&](const Descriptor& tensor, int) { return read.at(tensor.fqn); };
-  CheckpointReader(path, checkpoint_format_).load(wanted, session_.mesh(), buckets_, local, options);
+  CheckpointReader(path, *checkpoint_format_).load(wanted, session_.mesh(), buckets_, local, options);
   for (const Descriptor& descriptor : tensors) {
     const Tensor here = run(descriptor, session_.rank()).to(Device{}), there = read.at(descriptor.fqn);
     const int64_t size = size_bytes(descriptor.dtype);
@@ -232,7 +251,7 @@ void Saver::compare_with_saved(const std::string& path, const std::vector<Descri
         if (std::memcmp(here.data_as<char>() + from * size, there.data_as<char>() + from * size,
                         static_cast<size_t>(length * size)) != 0)
           throw storage_error("the self-test saved '" + descriptor.fqn + "', but read other bytes from " + path)
-              .hint("check the disk; if it has no errors, format '" + checkpoint_format_.name() + "' is defective");
+              .hint("check the disk; if it has no errors, format '" + checkpoint_format_->name() + "' is defective");
       });
   }
 }
@@ -269,7 +288,7 @@ void Saver::begin(int64_t step, const Json& state) {
     if (is_best) root_->set_best(name);
     root_->prune(keep_last, keep_every);
   };
-  save_ = std::make_unique<Save>(checkpoint_format_, buckets_, plan, std::move(request), session_.world(),
+  save_ = std::make_unique<Save>(*checkpoint_format_, buckets_, plan, std::move(request), session_.world(),
                                  async == AsyncSave::kOff ? Save::Where::kHere : Save::Where::kOnAThread);
 }
 
@@ -319,7 +338,7 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   carry_files_of_model(request);
   if (session_.adapter() != nullptr && session_.settings().exports.merge) return export_merged(request, step);
   request.tensors = exported_tensors(session_);
-  return CheckpointWriter(export_format_, buckets_).save(export_plan(), request, session_.world());
+  return CheckpointWriter(*export_format_, buckets_).save(export_plan(), request, session_.world());
 }
 
 // Rank 0 alone merges, from files: the frozen weights in memory may have been rounded.

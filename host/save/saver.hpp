@@ -37,6 +37,9 @@ class Saver {
   // Fills the parameters from a model directory, and those of an adapter from adapter.path if that is set.
   void start_from(const std::string& model);
 
+  // After the session exchanged its state, while no save is in progress: opens the formats of its configuration, and
+  // plans what this rank writes anew.
+  void reopen();
   // On rank 0: throws a storage error if the disk has no room for a checkpoint.
   void check_space() { chassis::check_space(checkpoint_bytes_, checkpoints()); }
 
@@ -94,7 +97,7 @@ class Saver {
   Session& session_;
   std::string directory_;
   std::unique_ptr<Instance> checkpoint_instance_, export_instance_;
-  FormatPlugin checkpoint_format_, export_format_;
+  std::optional<FormatPlugin> checkpoint_format_, export_format_;  // always set; anew by reopen()
   std::optional<SavePlan> checkpoint_plan_, export_plan_;
   uint64_t checkpoint_bytes_ = 0;          // total of the files of all ranks
   ChatFiles chat_files_;                   // only on rank 0, as the next member

@@ -35,8 +35,14 @@ std::vector<int> ranks_along(const MeshShape& mesh, int rank, const std::vector<
 ProcessGroup::ProcessGroup() : impl_(std::make_unique<Impl>()) {}
 ProcessGroup::~ProcessGroup() = default;
 
-Communicator::Communicator(std::unique_ptr<Instance> backend, World& world, MeshShape mesh, int rank, Device device)
-    : world_(world), mesh_(std::move(mesh)), rank_(rank), device_(device), backend_(std::move(backend)) {
+Communicator::Communicator(std::unique_ptr<Instance> backend, World& world, MeshShape mesh, int rank, Device device,
+                           std::string prefix)
+    : world_(world),
+      prefix_(std::move(prefix)),
+      mesh_(std::move(mesh)),
+      rank_(rank),
+      device_(device),
+      backend_(std::move(backend)) {
   const chassis_comm_backend_t* table = nullptr;
   if (backend_) {
     table = &backend_->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
@@ -123,7 +129,7 @@ ProcessGroup& Communicator::add_group(std::string name, const std::string& key, 
   group->name_ = std::move(name);
   group->ranks_ = std::move(ranks);
   group->rank_ = static_cast<int>(std::find(group->ranks_.begin(), group->ranks_.end(), rank_) - group->ranks_.begin());
-  group->impl_->key = fmt::format("{}.{}", key, group->ranks_[0]);
+  group->impl_->key = fmt::format("{}{}.{}", prefix_, key, group->ranks_[0]);
   if (group->size() > 1) impl_->connect(*group);
   return *impl_->groups.emplace_back(std::move(group));
 }

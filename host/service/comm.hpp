@@ -54,7 +54,9 @@ class Communicator {
   // [control][all-ranks] `backend` is an active instance of kind comm, NULL if the mesh has one rank. `world` and
   // `device` are this rank's; `world` outlives the communicator. With a backend that moves nothing, `rank` and `mesh`
   // may have any value and no other process is needed. Throws a config error if the backend cannot serve the device.
-  Communicator(std::unique_ptr<Instance> backend, World& world, MeshShape mesh, int rank, Device device);
+  // `prefix` begins the keys of its groups in the store: several communicators of a world need different ones.
+  Communicator(std::unique_ptr<Instance> backend, World& world, MeshShape mesh, int rank, Device device,
+               std::string prefix = "");
   // [control] After the last work. Works that are still in flight are aborted.
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -110,6 +112,7 @@ class Communicator {
   // Runs a call that sends host values, and returns what it receives: as many values, `num_parts` times.
   Tensor received(ProcessGroup& group, std::span<double> values, int64_t num_parts, Collective call);
   World& world_;
+  const std::string prefix_;
   MeshShape mesh_;
   int rank_;
   Device device_;

@@ -28,6 +28,15 @@ OptimizerDriver::OptimizerDriver(PlacedOptimizer& optimizer, Device device, Comm
   allocate_states();
 }
 
+OptimizerDriver::OptimizerDriver(PlacedOptimizer& optimizer, Device device, Communicator& communicator,
+                                 StatesExist /*exist*/)
+    : optimizer_(optimizer), communicator_(communicator), device_(device) {
+  require_devices();
+  refuse_mixed_offload();
+  find_boxes();
+  open_rounds();
+}
+
 OptimizerDriver::~OptimizerDriver() {
   for (OptimizerState& state : states())
     if (state.parameter->is_here || (state.tensor && state.tensor.num_elements() > 0)) state.tensor.reset();
@@ -71,22 +80,27 @@ void OptimizerDriver::open_rounds() {
   }
 }
 
-void OptimizerDriver::allocate_states() {
+void OptimizerDriver::allocate_state(OptimizerState& state, const ParameterTable& table, Device device) {
   const MemoryTag tag(MemoryCategory::kOptimizer);
+  const Shape wanted = Layout(state.descriptor, table.mesh()).local_shape(table.rank());
+  state.tensor = Tensor::zeros({wanted.begin(), wanted.end()}, state.descriptor.dtype,
+                               state.parameter->offloaded ? device.host() : device);
+  if (state.shape == CHASSIS_STATE_PER_BLOCK) state.tensor = state.tensor.flat();
+  if (state.initial != 0) state.tensor.fill(state.initial);
+}
+
+void OptimizerDriver::allocate_states() {
   for (const PlacedOptimizer::Placed& placed : optimizer_.placed())
     for (size_t j = 0; j < placed.trained->states.size(); ++j) {
       OptimizerState& state = states()[placed.first_state + j];
       if (state.tensor && !state.parameter->is_here) continue;  // an earlier driver has left it
-      const Device home = state.parameter->offloaded ? device_.host() : device_;
       const Shape wanted = Layout(state.descriptor, table().mesh()).local_shape(table().rank());
       const std::vector<int64_t> sizes(wanted.begin(), wanted.end()), shard = state.parameter->shard.sizes();
       if (state.shape == CHASSIS_STATE_LIKE_PARAMETER && placed.owner < 0 && sizes != shard)
         throw internal_error("state '" + state.descriptor.fqn + "' is " + text(Shape(shard)) + " on rank " +
                              std::to_string(table().rank()) + " as its parameter is; its descriptor says " +
                              text(wanted) + " (" + state.descriptor.text() + ")");
-      state.tensor = Tensor::zeros(sizes, state.descriptor.dtype, home);
-      if (state.shape == CHASSIS_STATE_PER_BLOCK) state.tensor = state.tensor.flat();
-      if (state.initial != 0) state.tensor.fill(state.initial);
+      allocate_state(state, table(), device_);
     }
 }
 

@@ -24,6 +24,12 @@ class OptimizerDriver {
   // allocated. Throws if the shape of a state differs from its descriptor. `device` is the one that the communicator
   // sends from. Both arguments outlive the driver; only one driver of an optimizer may exist at a time.
   OptimizerDriver(PlacedOptimizer& optimizer, Device device, Communicator& communicator);
+  // The same for states whose tensors are there: see allocate_state().
+  struct StatesExist {};
+  OptimizerDriver(PlacedOptimizer& optimizer, Device device, Communicator& communicator, StatesExist exist);
+  // [control] Creates the tensor of a state where the shard of its parameter is, or where the shard will be; `table` is
+  // that of the parameter, and `device` as above.
+  static void allocate_state(OptimizerState& state, const ParameterTable& table, Device device);
   // Frees the tensors. A state of which this rank stores nothing keeps its empty tensor, for the next driver: plans
   // make one for each rank.
   ~OptimizerDriver();

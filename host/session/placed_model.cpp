@@ -37,9 +37,13 @@ void PlacedModel::place(const Config& config) {
 void PlacedModel::allocate(Communicator& communicator, Collectives* collectives, const Execution& execution,
                            const ParameterTable* lender) {
   release();
+  storage.emplace(parameters(), execution.rehearsal.value_or(compiled->options().device), lender);
+  make_executor(communicator, collectives, execution);
+}
+
+void PlacedModel::make_executor(Communicator& communicator, Collectives* collectives, const Execution& execution) {
   const Device device = execution.rehearsal.value_or(compiled->options().device);
-  storage.emplace(parameters(), device, lender);
-  events = std::make_unique<StackEvents>(*plan, parameters(), communicator, device);
+  events = std::make_unique<StackEvents>(*plan, parameters(), communicator, device, execution.keeps_shards);
   ExecutorParts parts;
   if (execution.rehearsal) parts.backend = std::make_shared<const Rehearsal>(device);
   parts.events = execution.events != nullptr ? execution.events : events.get();

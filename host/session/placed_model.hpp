@@ -26,6 +26,7 @@ struct Execution {
   UnitEvents* events = nullptr;          // called in place of the strategies, and calls them; NULL: the strategies
   Trace* trace = nullptr;                // NULL: no trace
   bool keeps_failed = false;             // as in ExecutorParts
+  bool keeps_shards = false;             // of parameters that are allocated, and filled; as in StackEvents
 };
 
 // Members refer to those before them.
@@ -46,6 +47,8 @@ struct PlacedModel {
   // earlier call first. `lender` as in ParameterStorage.
   void allocate(Communicator& communicator, Collectives* collectives, const Execution& execution = {},
                 const ParameterTable* lender = nullptr);
+  // [all-ranks] The second part of allocate(), for parameters whose tensors are there: makes events and executor.
+  void make_executor(Communicator& communicator, Collectives* collectives, const Execution& execution = {});
   // Frees what allocate() made.
   void release();
 

@@ -21,6 +21,11 @@ class ReplicaCheck {
   // parameter that differs, and the ranks. Reads what this rank stores once; sends nothing if nothing is replicated.
   // Replicas along axes whose strategy currently lets them differ are not compared.
   void require_equal(int64_t step);
+  // After another state was assigned, whose replicas are others.
+  void forget() {
+    exempt_axes_.reset();
+    last_step_ = -1;
+  }
 
  private:
   // Parameters of which the same ranks store the same part.

@@ -115,8 +115,9 @@ void require_template(const DataNeeds& needs, const ChatConfig& chat) {
   }
 }
 
-// Multiples of this are lengths that the axes divide without padding, and kernels divide into whole vectors.
-int64_t length_multiple(const ProgramLayout* layout) {
+}  // namespace
+
+int64_t multiple_of_axes(const ProgramLayout* layout) {
   int64_t ways = 1;
   if (layout != nullptr)
     for (const LayoutAxis& axis : layout->axes) ways *= axis.size * (axis.is_zigzag ? kRowPieces : 1);
@@ -124,7 +125,13 @@ int64_t length_multiple(const ProgramLayout* layout) {
   return std::lcm(kPositions, ways);
 }
 
-}  // namespace
+int64_t length_multiple(const DataNeeds& needs) {
+  const Settings::Data& settings = needs.settings.data;
+  const Packing packing = settings.packing.is_set() ? *settings.packing : default_packing(needs.settings.train.task);
+  const bool may_vary =
+      packing == Packing::kNone && !settings.pad_to_seq_len && op_that_may_read_padding(needs.program).empty();
+  return may_vary ? multiple_of_axes(needs.layout) : 0;
+}
 
 DataConfig data_config(const DataNeeds& needs) {
   const Settings::Data& settings = needs.settings.data;
@@ -140,8 +147,7 @@ DataConfig data_config(const DataNeeds& needs) {
   data.dims = largest_sizes(needs.program, 0, 0);  // batches give B and T
   const int32_t pad_id = needs.tokenizer ? needs.tokenizer->pad_id() : -1;
   data.pad_id = pad_id >= 0 && pad_id < data.vocab_size ? pad_id : 0;
-  if (data.packing == Packing::kNone && !settings.pad_to_seq_len && op_that_may_read_padding(needs.program).empty())
-    data.length_multiple = length_multiple(needs.layout);
+  data.length_multiple = length_multiple(needs);
   data.cache_dir = settings.cache_dir;
   data.prefetch = settings.prefetch;
   data.max_drop_ratio = settings.max_drop_ratio;

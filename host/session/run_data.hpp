@@ -22,6 +22,11 @@ DataConfig data_config(const DataNeeds& needs);
 // The id of an op of a plugin that may mix positions, so that padding may change its results; empty if there is none.
 // If there is one, no padding is left out.
 std::string op_that_may_read_padding(const Program& program);
+// Multiples of this are lengths that the axes divide without padding, and kernels divide into whole vectors. NULL: no
+// axis divides anything.
+int64_t multiple_of_axes(const ProgramLayout* layout);
+// DataConfig::length_multiple for the axes of `needs`.
+int64_t length_multiple(const DataNeeds& needs);
 std::vector<DataSetConfig> eval_set_configs(const DataNeeds& needs);
 
 // Prepares the data and shows progress. `poll` is called regularly meanwhile and may throw.

@@ -157,15 +157,20 @@ void warn_of_distant_ranks(const MeshShape& mesh, World& world) {
 
 }  // namespace
 
+std::unique_ptr<Instance> open_comm_backend(const Config& config, RunPlugins& plugins, const RunMesh& mesh,
+                                            const MeshPlace& place, Device device) {
+  if (mesh.shape.world_size() == 1) return nullptr;  // one rank has nothing to send
+  return open_backend(config.settings().comm, plugins, place.is_planned(), device);
+}
+
+std::string loaded_plugins_text(const PluginRegistry& registry) { return plugins_text(registry.lock()); }
+
 std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins& plugins, const RunMesh& mesh,
                                                 const MeshPlace& place, Device device) {
   if (!place.is_planned()) place.world.expect_same("configuration", dotted_text(config.json()));
   if (!place.is_planned()) claim_open_descriptors(true);  // the store's connections, which LibTorch has opened
-  // One rank has nothing to send, so it needs no backend.
-  auto backend = mesh.shape.world_size() == 1
-                     ? nullptr
-                     : open_backend(config.settings().comm, plugins, place.is_planned(), device);
-  if (!place.is_planned()) place.world.expect_same("plugins", plugins_text(plugins.registry().lock()));
+  auto backend = open_comm_backend(config, plugins, mesh, place, device);
+  if (!place.is_planned()) place.world.expect_same("plugins", loaded_plugins_text(plugins.registry()));
   if (!place.is_planned()) warn_of_distant_ranks(mesh.shape, place.world);
   auto communicator = std::make_unique<Communicator>(std::move(backend), place.world, mesh.shape, mesh.rank,
                                                      place.is_planned() ? Device{} : device);

@@ -42,6 +42,12 @@ RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace
 std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins& plugins, const RunMesh& mesh,
                                                 const MeshPlace& place, Device device);
 
+// An instance of the backend that make_communicator() would use among the ranks of `mesh`; NULL with one rank.
+std::unique_ptr<Instance> open_comm_backend(const Config& config, RunPlugins& plugins, const RunMesh& mesh,
+                                            const MeshPlace& place, Device device);
+// Version and hash of each loaded plugin, one a line, which must be the same on all ranks.
+std::string loaded_plugins_text(const PluginRegistry& registry);
+
 // Says which ranks of a tensor axis lie on which machines, if they lie on several; empty if each axis lies within one.
 // `machines` by rank.
 std::string distant_ranks_text(const MeshShape& mesh, const std::vector<std::string>& machines);

@@ -63,9 +63,9 @@ LoadPolicy load_policy(const Settings& settings) {
 
 RunPlugins::RunPlugins(const Config& config, MetricsStore& metrics, PluginIndex index, LoadPolicy policy)
     : config_(config),
-      services_(static_cast<uint64_t>(*config.settings().run.seed), metrics),
-      registry_(std::move(index), std::move(policy), services_) {
-  services_.set_registry(&registry_);
+      shared_(std::make_shared<Shared>(static_cast<uint64_t>(*config.settings().run.seed), metrics, std::move(index),
+                                       std::move(policy))) {
+  services().set_registry(&registry());
 }
 
 std::unique_ptr<Instance> RunPlugins::create(const std::string& slot_key, const std::string& kind,
@@ -76,7 +76,7 @@ std::unique_ptr<Instance> RunPlugins::create(const std::string& slot_key, const 
     const Origin origin = config_.plugin_option_origin(slot_key, name);
     origins[name] = origin.by_user() ? origin.text() : "default";  // as chassis.options/1 defines it
   }
-  auto instance = registry_.create(kind, id, std::move(options), std::move(origins));
+  auto instance = registry().create(kind, id, std::move(options), std::move(origins));
   PluginRegistry::start(*instance);
   return instance;
 }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "host/config/config.hpp"
 #include "host/plugin/registry.hpp"
@@ -18,16 +19,24 @@ class RunPlugins {
  public:
   // Loads no library. `config` and `metrics` outlive it.
   RunPlugins(const Config& config, MetricsStore& metrics, PluginIndex index, LoadPolicy policy);
+  // The libraries and services of `other`, with the options of another configuration, which outlives it.
+  RunPlugins(const RunPlugins& other, const Config& config) : config_(config), shared_(other.shared_) {}
 
-  PluginRegistry& registry() { return registry_; }
-  HostServices& services() { return services_; }
+  PluginRegistry& registry() { return shared_->registry; }
+  HostServices& services() { return shared_->services; }
   // An activated instance of the slot's member, with the options of its table.
   std::unique_ptr<Instance> create(const std::string& slot_key, const std::string& kind, const std::string& id);
 
  private:
+  struct Shared {
+    Shared(uint64_t seed, MetricsStore& metrics, PluginIndex index, LoadPolicy policy)
+        : services(seed, metrics), registry(std::move(index), std::move(policy), services) {}
+    HostServices services;
+    PluginRegistry registry;
+  };
+
   const Config& config_;
-  HostServices services_;
-  PluginRegistry registry_;
+  std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace chassis

@@ -127,7 +127,10 @@ Session::Session(Config config, const SessionOptions& options)
       world_(options.world ? options.world : &alone_),
       given_collectives_(options.collectives),
       lender_(options.lender),
-      freezes_all_(options.freezes_all) {
+      freezes_all_(options.freezes_all),
+      target_(options.target),
+      passes_(options.passes),
+      num_scores_(options.num_scores) {
   install_memory_allocator();
   compare_directories(settings());
   const SlowPhase phase("compiling the program and checking its providers");
@@ -173,14 +176,7 @@ Session::Session(Config config, const SessionOptions& options)
   ResolveOptions resolve = resolve_options(settings(), options.target, *world_);
   state_.communicator = make_communicator(config_, *plugins_, placed.mesh, place, resolve.device);
   if (has_objective(config_)) objective_.emplace(settings(), *plugins_);
-  placed.open_passes(settings(), *plugins_, *model_);
-  if (quant() != nullptr && quant()->is_stored())
-    config_.drop_defaults("quant");  // the settings in the model's files apply
-  CompileOptions compiled{.objective = objective_ ? objective_->request() : request_of(config_, options.num_scores),
-                          .passes = options.passes,
-                          .resolve = std::move(resolve)};
-  if (freezes_all_) compiled.freeze = freeze_all;
-  compile_program(state_, config_, *plugins_, *model_, candidates, std::move(compiled));
+  make_state(state_, config_, *plugins_, std::move(resolve), candidates);
   if (adapter() != nullptr && config_.use() == ConfigUse::kTraining) count_experts_without_adapter(program());
   const auto make_tokenizer = [&](const std::string& member) {
     return plugins_->create(settings().tokenizer.key(), "tokenizer", member);
@@ -192,16 +188,95 @@ Session::Session(Config config, const SessionOptions& options)
   if (lender_ == nullptr && tokenizer.is_default && options.world_size == 0)
     log::info("tokenizer '{}' of {}: {} ids{}", tokenizer.member, tokenizer.directory, tokenizer_->vocab_size(),
               tokenizer_->chat_template().empty() ? "" : ", with a chat template");
-  std::optional<OptimizerSchema> optimizer;
-  if (config_.use() == ConfigUse::kTraining)
-    optimizer.emplace(make_optimizer(settings().optimizer, *plugins_, parameters()));
-  place_shards(state_, config_, std::move(optimizer));
   if (const Pipeline& pipeline = placed.plan->pipeline(); pipeline.divides() && !place.is_planned())
     world_->expect_same("pipeline", pipeline.text());
   state_.collectives = std::make_unique<AxisCollectives>(*state_.communicator);
 }
 
 Session::~Session() = default;
+
+void Session::make_state(RunState& state, Config& config, RunPlugins& plugins, ResolveOptions resolve,
+                         const std::vector<std::string>& candidates) {
+  const Settings& settings = config.settings();
+  state.model.open_passes(settings, plugins, *model_);
+  if (const RunQuant* const quant = state.model.quant.get(); quant != nullptr && quant->is_stored())
+    config.drop_defaults("quant");  // the settings in the model's files apply
+  CompileOptions options{.objective = objective_ ? objective_->request() : request_of(config, num_scores_),
+                         .passes = passes_,
+                         .resolve = std::move(resolve)};
+  if (freezes_all_) options.freeze = freeze_all;
+  compile_program(state, config, plugins, *model_, candidates, std::move(options));
+  std::optional<OptimizerSchema> optimizer;
+  if (config.use() == ConfigUse::kTraining)
+    optimizer.emplace(make_optimizer(settings.optimizer, plugins, state.parameters()));
+  place_shards(state, config, std::move(optimizer));
+}
+
+// All of these get new instances, also where their keys do not change.
+void Session::require_swappable(const Config& config) {
+  constexpr std::string_view kReplaced[] = {"ops", "parallel", "comm", "adapter", "quant", "optimizer", "format"};
+  const PluginIndex& index = plugins_->registry().index();
+  for (const PluginSlot& slot : config.plugin_slots()) {
+    if (slot.plugin.empty() || slot.plugin == "auto" || std::ranges::find(kReplaced, slot.kind) == std::end(kReplaced))
+      continue;
+    if (const Manifest& manifest = index.at(slot.kind, slot.plugin).manifest; !manifest.swappable)
+      throw Error(ExitCode::kConfig, slot.where,
+                  slot.key + ": " + manifest.label() +
+                      " cannot be replaced while a run trains: its manifest does not say swappable=1")
+          .hint("save, stop, and start the run again; or ask its author whether instances may be replaced");
+  }
+}
+
+std::unique_ptr<NextState> Session::make_next(Config config) {
+  auto next = std::make_unique<NextState>(std::move(config));
+  PluginRegistry& registry = plugins_->registry();
+  check_plugin_options(next->config, registry, model_->member());
+  if (const Settings::Tokenizer& tokenizer = settings().tokenizer; tokenizer_ && !tokenizer.plugin.is_set())
+    next->config.check_plugin_options(tokenizer.key(), tokenizer_->id(),
+                                      registry.option_specs("tokenizer", tokenizer_->id()));
+  std::vector<std::string> candidates;
+  collect(next->config, settings().kernels.key(), {},
+          [&] { candidates = find_candidates(next->config, registry, target_); });
+  next->config.finish();
+  require_swappable(config_);
+  require_swappable(next->config);
+  RunPlugins& plugins = next->plugins.emplace(*plugins_, next->config);
+  const MeshPlace place{*world_, 0, 0};
+  next->state.model.mesh = make_mesh(next->config.settings(), plugins, place);
+  ResolveOptions resolve = resolve_options(next->config.settings(), target_, *world_);
+  next->backend = open_comm_backend(next->config, plugins, next->state.model.mesh, place, resolve.device);
+  make_state(next->state, next->config, plugins, std::move(resolve), candidates);
+  return next;
+}
+
+void Session::connect(NextState& next, int64_t number) {
+  const RunMesh& mesh = next.state.model.mesh;
+  next.state.communicator = std::make_unique<Communicator>(std::move(next.backend), *world_, mesh.shape, mesh.rank,
+                                                           next.state.device(), fmt::format("{}:", number));
+  next.state.collectives = std::make_unique<AxisCollectives>(*next.state.communicator);
+}
+
+void Session::exchange_config(Config& config) {
+  if (!first_config_) first_config_.emplace(config_);
+  std::swap(config_, config);
+}
+
+void Session::exchange(NextState& next) {
+  exchange_config(next.config);
+  RunState state = std::move(state_);
+  state_ = std::move(next.state);
+  next.state = std::move(state);
+  plugins_->services().set_communicator(state_.communicator.get());
+}
+
+void Session::make_executor(RunState& state, const Execution& execution) {
+  // Plugins that strategies and optimizers use ask for the communicator of the state in which they are.
+  plugins_->services().set_communicator(state.communicator.get());
+  state.model.make_executor(*state.communicator, state.collectives.get(), execution);
+  if (state.optimizer && !state.driver)
+    state.driver = std::make_unique<OptimizerDriver>(*state.optimizer, state.device(), *state.communicator,
+                                                     OptimizerDriver::StatesExist{});
+}
 
 void Session::allocate(const Execution& execution) {
   const Device device = execution.rehearsal.value_or(this->device());

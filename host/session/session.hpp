@@ -31,6 +31,15 @@ namespace chassis {
 
 class Session;
 
+// All that the steps of another configuration need, made beside a state that trains. It stores no tensor of a parameter
+// or of an optimizer state until the swap moves them: see state_transfer.hpp.
+struct NextState {
+  Config config;
+  std::optional<RunPlugins> plugins = {};       // of the session, with the options of `config`
+  std::unique_ptr<Instance> backend = nullptr;  // until connect()
+  RunState state = {};
+};
+
 struct SessionOptions {
   std::vector<std::string> plugin_path = {};  // --plugin-path
   Target target = {};
@@ -116,11 +125,30 @@ class Session {
   // [control] For plans: turns it into the session of another rank, as it is before allocate(). Returns false, and
   // changes nothing, if an axis that divides the computation gives that rank another program.
   bool move_to(int rank);
+  // [step] Makes the state that `config` asks for, for the same model, task and tokenizer: opens plugins, compiles, and
+  // makes the plan of the strategies. The present state can train on, and nothing of it changes. Sends nothing. Throws
+  // all errors of keys and options together.
+  std::unique_ptr<NextState> make_next(Config config);
+  // [step][all-ranks] Makes the communicator of `next`. `number` differs from those of the session's other states.
+  void connect(NextState& next, int64_t number);
+  // [step] Exchanges the present configuration and state with those of `next`, whose tensors are there.
+  void exchange(NextState& next);
+  void exchange_config(Config& config);
+  // [step][all-ranks] Makes executor and events of `state`, whose parameters and optimizer states are allocated.
+  void make_executor(RunState& state, const Execution& execution);
+
   // [step][all-ranks] Makes loaded, initialized or stepped parameters visible to ops.
   void refresh_parameters();
 
  private:
+  // Throws a config error that names a plugin of the configuration whose instances must stay.
+  void require_swappable(const Config& config);
+  // Opens the plugins of the passes, compiles, and makes the plan of the strategies, once the mesh is there.
+  void make_state(RunState& state, Config& config, RunPlugins& plugins, ResolveOptions resolve,
+                  const std::vector<std::string>& candidates);
+
   Config config_;
+  std::optional<const Config> first_config_;  // set by the first exchange(): older objects refer to its settings
   MetricsStore metrics_;
   World alone_;
   World* world_;
@@ -131,6 +159,9 @@ class Session {
   std::optional<RunObjective> objective_;
   const Session* lender_;
   bool freezes_all_;
+  const Target target_;
+  const ProgramPasses passes_;
+  const int64_t num_scores_;
   std::shared_ptr<const PluginTokenizer> tokenizer_;
   DiskForms export_forms_;
   RunState state_;

@@ -63,19 +63,25 @@ StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
   // Loss and squared gradient norm are sums over all ranks. If one part is not finite, the sum is not finite on any
   // rank, so all ranks step or none does. The same collective carries the requests of the ranks.
   const StepRequests own = inputs.requests ? inputs.requests() : StepRequests{};
-  constexpr size_t kOwnSums = 5;
-  std::vector<double> sums = {ranks.counts_rows() ? loss_sum : 0.0, sum_of_squares(optimizer.trained()),
-                              own.stop ? 1.0 : 0.0, own.save ? 1.0 : 0.0, own.ready ? 0.0 : 1.0};
+  constexpr size_t kOwnSums = 6;
+  std::vector<double> sums = {ranks.counts_rows() ? loss_sum : 0.0,
+                              sum_of_squares(optimizer.trained()),
+                              own.stop ? 1.0 : 0.0,
+                              own.save ? 1.0 : 0.0,
+                              own.swap ? 1.0 : 0.0,
+                              own.ready ? 0.0 : 1.0};
   if (inputs.sums) std::ranges::copy(inputs.sums(), std::back_inserter(sums));
   ranks.sum(sums, "loss, gradient norm and requests");
-  const double losses = sums[0], squares = sums[1], num_stop = sums[2], num_save = sums[3], num_not_ready = sums[4];
+  const double losses = sums[0], squares = sums[1];
+  const double num_stop = sums[2], num_save = sums[3], num_swap = sums[4], num_not_ready = sums[5];
   StepResult result;
   result.sums.assign(sums.begin() + kOwnSums, sums.end());
   result.loss = losses * inputs.loss_scale;
   result.grad_norm = std::sqrt(squares);
-  result.requests = {num_stop > 0.0, num_save > 0.0, num_not_ready == 0.0};
+  result.requests = {num_stop > 0.0, num_save > 0.0, num_swap > 0.0, num_not_ready == 0.0};
   result.applied = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
 
+  result.applied = result.applied && inputs.updates;
   if (result.applied) {
     const double limit = inputs.max_grad_norm;
     const double grad_scale = limit > 0.0 ? std::min(1.0, limit / (result.grad_norm + 1e-6)) : 1.0;

@@ -18,6 +18,7 @@ namespace chassis {
 struct StepRequests {
   bool stop = false;  // after this step
   bool save = false;  // after this step
+  bool swap = false;  // look after this step for a request to swap: see host/train/live_swap.hpp
   bool ready = true;  // to continue the save in progress
 };
 
@@ -63,6 +64,7 @@ struct StepInputs {
   std::function<std::vector<double>()> sums;
   double lr = 0.0;
   double max_grad_norm = 0.0;              // 0: no clipping
+  bool updates = true;                     // false: parameters and states stay as they are
   std::function<StepRequests()> requests;  // this rank's requests; called once, after its backward
   std::function<void()> before_update;     // called before parameters and states change
   StepObserver observer;
@@ -72,7 +74,7 @@ struct StepInputs {
 struct StepResult {
   double loss = 0.0;
   double grad_norm = 0.0;  // before clipping
-  StepRequests requests;   // stop or save if any rank requests it; ready if all ranks are
+  StepRequests requests;   // stop, save or swap if any rank requests it; ready if all ranks are
   std::vector<double> sums;  // over all ranks
   bool applied = false;    // false: loss or gradients are not finite, and parameters are unchanged
 };
