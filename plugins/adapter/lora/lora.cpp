@@ -561,4 +561,4 @@ class Lora final : public Adapter {
 
 }  // namespace
 
-CHASSIS_PLUGIN("requires=chassis.log/1\nrequires=chassis.options/1\nlicense=Apache-2.0\n", Lora)
+CHASSIS_PLUGIN("requires=chassis.log/1\nrequires=chassis.options/1\nswappable=1\nlicense=Apache-2.0\n", Lora)

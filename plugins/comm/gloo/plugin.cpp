@@ -42,5 +42,6 @@ class Gloo final : public CommBackend {
 CHASSIS_PLUGIN(
     "requires=chassis.options/1\n"
     "requires=chassis.memory/1\n"
+    "swappable=1\n"
     "license=Apache-2.0\n",
     comm_gloo::Gloo)

@@ -62,5 +62,6 @@ CHASSIS_PLUGIN(
     "requires=chassis.options/1\n"
     "cuda=" CHASSIS_NCCL_CUDA
     "\n"
+    "swappable=1\n"
     "license=Apache-2.0\n",
     comm_nccl::Nccl)

@@ -70,4 +70,4 @@ class Peft final : public chassis::Format {
 
 }  // namespace
 
-CHASSIS_PLUGIN("license=Apache-2.0\n", HuggingFace, Native, Peft)
+CHASSIS_PLUGIN("swappable=1\nlicense=Apache-2.0\n", HuggingFace, Native, Peft)

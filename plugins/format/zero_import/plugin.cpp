@@ -20,4 +20,4 @@ class ZeroImport final : public chassis::Format {
 
 }  // namespace
 
-CHASSIS_PLUGIN("license=Apache-2.0\n", ZeroImport)
+CHASSIS_PLUGIN("swappable=1\nlicense=Apache-2.0\n", ZeroImport)

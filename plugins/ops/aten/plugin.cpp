@@ -81,5 +81,6 @@ class Aten : public Ops {
 CHASSIS_PLUGIN(ATEN_OPERATORS(ATEN_LINE)
                "requires=chassis.dispatch/1\nrequires=chassis.tensor/1\nrequires=chassis.task/1\n"
                "requires=chassis.gemm/1\n"
+               "swappable=1\n"
                "license=Apache-2.0\n",
                Aten)

@@ -116,4 +116,4 @@ class CudaRmsNorm : public Ops {
 
 }  // namespace
 
-CHASSIS_PLUGIN("requires=chassis.tensor/1\nrequires=chassis.task/1\nlicense=Apache-2.0\n", CudaRmsNorm)
+CHASSIS_PLUGIN("requires=chassis.tensor/1\nrequires=chassis.task/1\nswappable=1\nlicense=Apache-2.0\n", CudaRmsNorm)

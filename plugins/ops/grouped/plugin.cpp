@@ -133,5 +133,6 @@ CHASSIS_PLUGIN(
     "requires=chassis.tensor/1\n"
     "requires=chassis.task/1\n"
     "requires=chassis.gemm/1\n"
+    "swappable=1\n"
     "license=Apache-2.0\n",
     Grouped)

@@ -70,5 +70,6 @@ CHASSIS_PLUGIN(
     "requires=chassis.tensor/1\n"
     "requires=chassis.task/1\n"
     "requires=chassis.memory/1\n"
+    "swappable=1\n"
     "license=Apache-2.0\n",
     Interval)

@@ -291,4 +291,4 @@ class Naive : public Ops {
 
 }  // namespace
 
-CHASSIS_PLUGIN("requires=chassis.tensor/1\nrequires=chassis.task/1\noracle=1\nlicense=Apache-2.0\n", Naive)
+CHASSIS_PLUGIN("requires=chassis.tensor/1\nrequires=chassis.task/1\noracle=1\nswappable=1\nlicense=Apache-2.0\n", Naive)

@@ -123,5 +123,6 @@ class Sdpa : public Ops {
 
 CHASSIS_PLUGIN(SDPA_OPERATORS(SDPA_LINE)
                "requires=chassis.dispatch/1\nrequires=chassis.tensor/1\nrequires=chassis.task/1\n"
+               "swappable=1\n"
                "license=Apache-2.0\n",
                Sdpa)

@@ -42,4 +42,4 @@ class ContextParallel final : public Parallel {
 
 }  // namespace
 
-CHASSIS_PLUGIN("requires=chassis.options/1\nlicense=Apache-2.0\n", ContextParallel)
+CHASSIS_PLUGIN("requires=chassis.options/1\nswappable=1\nlicense=Apache-2.0\n", ContextParallel)

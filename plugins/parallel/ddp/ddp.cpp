@@ -76,4 +76,4 @@ class Ddp final : public Parallel {
 
 }  // namespace
 
-CHASSIS_PLUGIN("requires=chassis.options/1\nlicense=Apache-2.0\noracle=1\n", Ddp)
+CHASSIS_PLUGIN("requires=chassis.options/1\nswappable=1\nlicense=Apache-2.0\noracle=1\n", Ddp)

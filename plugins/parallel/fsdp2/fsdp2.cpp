@@ -238,4 +238,4 @@ class Fsdp2 final : public Parallel {
 
 }  // namespace
 
-CHASSIS_PLUGIN("requires=chassis.options/1\nrequires=chassis.log/1\nlicense=Apache-2.0\n", Fsdp2)
+CHASSIS_PLUGIN("requires=chassis.options/1\nrequires=chassis.log/1\nswappable=1\nlicense=Apache-2.0\n", Fsdp2)

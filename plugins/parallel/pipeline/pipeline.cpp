@@ -113,4 +113,5 @@ class PipelineParallel final : public Parallel {
 
 }  // namespace
 
-CHASSIS_PLUGIN("requires=chassis.options/1\nrequires=chassis.log/1\nlicense=Apache-2.0\n", PipelineParallel)
+CHASSIS_PLUGIN("requires=chassis.options/1\nrequires=chassis.log/1\nswappable=1\nlicense=Apache-2.0\n",
+               PipelineParallel)

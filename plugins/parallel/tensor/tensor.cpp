@@ -56,4 +56,4 @@ class TensorParallel final : public Parallel {
 
 }  // namespace
 
-CHASSIS_PLUGIN("requires=chassis.options/1\nlicense=Apache-2.0\n", TensorParallel)
+CHASSIS_PLUGIN("requires=chassis.options/1\nswappable=1\nlicense=Apache-2.0\n", TensorParallel)

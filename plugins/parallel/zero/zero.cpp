@@ -310,4 +310,4 @@ class Zero final : public Parallel {
 
 }  // namespace
 
-CHASSIS_PLUGIN("requires=chassis.options/1\nrequires=chassis.log/1\nlicense=Apache-2.0\n", Zero)
+CHASSIS_PLUGIN("requires=chassis.options/1\nrequires=chassis.log/1\nswappable=1\nlicense=Apache-2.0\n", Zero)

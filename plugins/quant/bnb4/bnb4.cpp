@@ -303,5 +303,6 @@ CHASSIS_PLUGIN(BNB4_OPERATORS
                "requires=chassis.gemm/1\n"
                "requires=chassis.tensor/1\n"
                "requires=chassis.task/1\n"
+               "swappable=1\n"
                "license=Apache-2.0\n",
                Bnb4)

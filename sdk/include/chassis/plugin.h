@@ -27,7 +27,7 @@
  *   sm=80,90a,100f,ptx90          what the kernels were compiled for: devices of that major, from that minor on;
  *                                 a: only that one; f: its family; ptx: also all later ones. Other types of devices
  *                                 have keys of their own
- *   swappable=1                   instances may be replaced during a run
+ *   swappable=1                   an instance may be replaced between two steps: the host keeps all that matters
  *   oracle=1                      its members are the reference that others of their kind are compared with
  *   license=Apache-2.0
  *   git=0123abcd                  what it was built from
