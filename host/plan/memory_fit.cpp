@@ -28,14 +28,15 @@ RankMemory from_text(const std::string& text) {
 
 class MemoryFitter {
  public:
-  MemoryFitter(Session& session, const Config& config, const std::vector<std::string>& plugin_path, World& world)
-      : session_(session), config_(config), plugin_path_(plugin_path), world_(world) {}
+  MemoryFitter(const CompiledProgram& compiled, const Config& config, const std::vector<std::string>& plugin_path,
+               World& world, const MemoryHeld& held = {})
+      : compiled_(compiled), config_(config), plugin_path_(plugin_path), world_(world), held_(held) {}
 
   MemoryFit run() {
     const bool is_auto = config_.settings().recompute.mode == RecomputeMode::kAuto;
-    Recompute chosen = recompute_setting(config_.settings(), session_.program());
+    Recompute chosen = recompute_setting(config_.settings(), compiled_.program());
     if (is_auto)
-      chosen = cheapest_that_fits(max_recomputed_blocks(session_.program()), [&](const Recompute& recompute) {
+      chosen = cheapest_that_fits(max_recomputed_blocks(compiled_.program()), [&](const Recompute& recompute) {
         plan(recompute);
         return find_shortage(ranks_, true).rank < 0;
       });
@@ -48,7 +49,7 @@ class MemoryFitter {
   void plan(const Recompute& recompute) {
     fit_.recompute = recompute;
     fit_.plan.reset();
-    const Device device = session_.device();
+    const Device device = compiled_.options().device;
     const DeviceMemory of_device = device_memory(device), of_host = device_memory({});
     RankMemory mine;
     mine.machine = world_.size() == 1 ? "this machine" : world_.host_address();
@@ -64,8 +65,11 @@ class MemoryFitter {
     } catch (const std::exception& error) {
       reason_ = error.what();
       mine.planned = false;
-      mine.device_bytes = session_.compiled().planned_activation_bytes(recompute);
+      mine.device_bytes = compiled_.planned_activation_bytes(recompute);
     }
+    mine.device_bytes = std::max(mine.device_bytes, held_.peak_bytes);
+    mine.device_free += held_.held_bytes;
+    if (!mine.on_device) mine.host_free += held_.held_bytes;
     ranks_.clear();
     for (const std::string& text : world_.exchange("memory", to_text(mine))) ranks_.push_back(from_text(text));
   }
@@ -108,10 +112,11 @@ class MemoryFitter {
     });
   }
 
-  Session& session_;
+  const CompiledProgram& compiled_;
   const Config& config_;
   const std::vector<std::string>& plugin_path_;
   World& world_;
+  const MemoryHeld held_;
   MemoryFit fit_;
   std::string reason_;
   std::vector<RankMemory> ranks_;
@@ -177,7 +182,12 @@ std::string limit_warning(const std::vector<ProcessLimit>& limits, uint64_t plan
 
 MemoryFit fit_memory(Session& session, const Config& config, const std::vector<std::string>& plugin_path,
                      World& world) {
-  return MemoryFitter(session, config, plugin_path, world).run();
+  return MemoryFitter(session.compiled(), config, plugin_path, world).run();
+}
+
+MemoryFit fit_memory(const CompiledProgram& compiled, const Config& config, const std::vector<std::string>& plugin_path,
+                     World& world, const MemoryHeld& held) {
+  return MemoryFitter(compiled, config, plugin_path, world, held).run();
 }
 
 }  // namespace chassis

@@ -11,6 +11,7 @@
 
 namespace chassis {
 
+class CompiledProgram;
 class Session;
 
 struct MemoryFit {
@@ -47,6 +48,14 @@ MemoryShortage find_shortage(const std::vector<RankMemory>& ranks, bool of_free)
 // [all-ranks] For recompute.mode = "auto", chooses the cheapest setting with which the plan of every rank fits into its
 // free memory. Throws an out-of-memory error if even all memory is not enough, unless run.memory_check = "warn".
 // `config` is the session's configuration.
+// The same for the next state of a run that already holds `held_bytes` on this rank, `peak_bytes` of them during the
+// change; these are memory that the next state may use.
+struct MemoryHeld {
+  uint64_t held_bytes = 0;
+  uint64_t peak_bytes = 0;  // that the change itself needs; may be more than the plan of the steps
+};
+MemoryFit fit_memory(const CompiledProgram& compiled, const Config& config, const std::vector<std::string>& plugin_path,
+                     World& world, const MemoryHeld& held);
 MemoryFit fit_memory(Session& session, const Config& config, const std::vector<std::string>& plugin_path, World& world);
 
 }  // namespace chassis

@@ -94,13 +94,13 @@ std::string handler_text(const struct sigaction& action) {
   return plugin != nullptr ? fmt::format("a function of {}", plugin) : "another function";
 }
 
-struct Change {
+struct SettingChange {
   std::string text;               // "the umask from 0022 to 0000"
   const char* culprit = nullptr;  // the plugin with the new handler, if it has one
 };
 
-std::vector<Change> changes_of(const ProcessSettings& expected, const ProcessSettings& now) {
-  std::vector<Change> changes;
+std::vector<SettingChange> changes_of(const ProcessSettings& expected, const ProcessSettings& now) {
+  std::vector<SettingChange> changes;
   const uint64_t mode = expected.float_mode ^ now.float_mode;
   if (expected.rounding != now.rounding || (mode & kRounding) != 0)
     changes.push_back({fmt::format("the rounding of floating-point numbers from {} to {}", rounding_text(expected),
@@ -160,12 +160,12 @@ void require_process_settings(const ProcessSettings& expected, const std::string
   const ProcessSettings now = read_process_settings();
   ProcessSettings wanted = expected;
   wanted.umask |= withheld_mode();
-  const std::vector<Change> changes = changes_of(wanted, now);
+  const std::vector<SettingChange> changes = changes_of(wanted, now);
   if (changes.empty()) return;
   restore(wanted);
   std::vector<std::string> texts;
   std::string culprit = who;
-  for (const Change& change : changes) {
+  for (const SettingChange& change : changes) {
     texts.push_back(change.text);
     if (culprit.empty() && change.culprit != nullptr) culprit = change.culprit;
   }

@@ -20,14 +20,16 @@ namespace chassis {
 
 StepsTaken RunLoop::operator()() {
   const Trainer& trainer = *run_.trainer;
+  swaps_.before_steps();
   while (trainer.state().step < trainer.options().max_steps) {
     if (run_.best && run_.best->is_out_of_patience()) {
       log::info("{}", run_.best->end_text());
       break;
     }
-    take_step();
+    const StepRecord record = take_step();
     const int64_t step = trainer.state().step;
     follow_up(step);
+    if (!trainer.requests().stop) swaps_.after_step(record, trainer.requests().swap);
     if (run_.trace) run_.trace->end_step(step);
     if (trainer.requests().stop) {
       taken_.was_stopped = step < trainer.options().max_steps;
@@ -37,7 +39,7 @@ StepsTaken RunLoop::operator()() {
   return std::move(taken_);
 }
 
-void RunLoop::take_step() {
+StepRecord RunLoop::take_step() {
   Trainer& trainer = *run_.trainer;
   const int64_t step = trainer.state().step + 1;
   if (run_.trace) run_.trace->begin_step(step);
@@ -51,6 +53,7 @@ void RunLoop::take_step() {
   if (run_.board) run_.board->set(record);
   run_.sinks.write(step, [&](MetricsSink& sink) { sink.step(record); });
   if (!std::exchange(memory_is_logged_, true)) log_memory();
+  return record;
 }
 
 void RunLoop::follow_up(int64_t step) {

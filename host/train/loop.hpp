@@ -9,6 +9,7 @@
 
 #include "host/session/replicas.hpp"
 #include "host/session/session.hpp"
+#include "host/train/live_swap.hpp"
 #include "host/train/prepared_run.hpp"
 #include "host/train/step_record.hpp"
 
@@ -24,15 +25,15 @@ struct StepsTaken {
 class RunLoop {
  public:
   // All outlive the loop.
-  RunLoop(Session& session, ReplicaCheck& replicas, PreparedRun& run)
-      : session_(session), replicas_(replicas), run_(run) {}
+  RunLoop(Session& session, ReplicaCheck& replicas, PreparedRun& run, LiveSwap& swaps)
+      : session_(session), replicas_(replicas), run_(run), swaps_(swaps) {}
 
   // [step][all-ranks] Takes steps until the last one, until a request to stop, or until eval.patience ends. A
   // checkpoint of the last step may still be missing, or in progress.
   StepsTaken operator()();
 
  private:
-  void take_step();
+  StepRecord take_step();
   // Does all that is due after a step.
   void follow_up(int64_t step);
   bool evaluation_is_due(int64_t step) const;
@@ -47,6 +48,7 @@ class RunLoop {
   Session& session_;
   ReplicaCheck& replicas_;
   PreparedRun& run_;
+  LiveSwap& swaps_;
   StepsTaken taken_;
   double save_ms_ = 0.0;  // since the last step
   bool memory_is_logged_ = false;

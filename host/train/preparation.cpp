@@ -27,6 +27,7 @@
 #include "host/train/run_facts.hpp"
 #include "host/train/run_report.hpp"
 #include "host/train/run_start.hpp"
+#include "host/train/trainer_options.hpp"
 
 namespace chassis {
 namespace {
@@ -137,32 +138,12 @@ class Preparation {
   }
 
   void make_trainer() {
-    const Ranks ranks = session_.ranks();
-    const BatchSizes sizes = batch_sizes(settings(), ranks.num_data_ranks());
-    TrainerOptions options;
-    options.shape = {sizes.micro_batch_size, sizes.num_microbatches, ranks.data_rank(), ranks.num_data_ranks()};
-    options.max_steps = settings().run.max_steps;
-    if (options.max_steps == 0) options.max_steps = steps_of_epochs(sizes.global_batch_size);
-    options.max_grad_norm = settings().optimizer.max_grad_norm;
-    options.seed = static_cast<uint64_t>(*settings().run.seed);
-    options.nonfinite = settings().train.nonfinite;
-    options.max_skipped_steps = settings().train.max_skipped_steps;
-    const Settings::Schedule& schedule = settings().schedule;
-    options.schedule = {schedule.name,        settings().optimizer.lr, schedule.warmup_steps,
-                        schedule.decay_steps, schedule.min_lr_ratio,   options.max_steps};
-    options.requests = [&signals = inputs_.signals, &run = run_] {
-      const int64_t step = run.trainer->state().step + 1;
-      signals.note_asked(step, step >= run.trainer->options().max_steps);
-      return StepRequests{signals.stop_requested() || run.sinks.failure(), run.saves->is_requested(),
-                          run.saves->saver().ready()};
-    };
-    options.before_update = [&run = run_] { run.saves->saver().await_tensors(); };
-    options.objective = run_.objective ? &*run_.objective : nullptr;
-    options.trace = run_.recorder();
-    options.router_every_steps = settings().log.every_steps;
-    options.process_settings = session_.plugins().registry().settings_before_plugins();
+    const BatchSizes sizes = batch_sizes(settings(), session_.ranks().num_data_ranks());
+    const int64_t max_steps = settings().run.max_steps;
+    TrainerOptions options =
+        trainer_options(inputs_, run_, max_steps != 0 ? max_steps : steps_of_epochs(sizes.global_batch_size));
     run_.step_data.emplace(step_data_bytes(session_.program(), settings(), sizes), MemoryCategory::kData);
-    run_.trainer = std::make_unique<Trainer>(session_.state(), *run_.data, options);
+    run_.trainer = std::make_unique<Trainer>(session_.state(), *run_.data, std::move(options));
   }
 
   int64_t steps_of_epochs(int64_t global_batch_size) {

@@ -1,6 +1,7 @@
 // The objects that the steps and the end of a run use.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,6 +51,7 @@ struct PreparedRun {
   std::optional<ObjectiveStep> objective;   // only if the run has an objective of its own
   std::unique_ptr<Trainer> trainer;
   RunSinks sinks;
+  std::function<bool()> swap_requested;  // of LiveSwap; empty before the first step
   std::unique_ptr<RankBoard> board;    // NULL in a run of one rank
   std::optional<BestEvaluation> best;  // set if eval.keep_best is
   std::optional<StepTrace> trace;

@@ -10,6 +10,7 @@
 #include "host/session/replicas.hpp"
 #include "host/session/session.hpp"
 #include "host/train/ending.hpp"
+#include "host/train/live_swap.hpp"
 #include "host/train/loop.hpp"
 #include "host/train/post_mortem.hpp"
 #include "host/train/preparation.hpp"
@@ -53,11 +54,13 @@ class Run {
   }
 
   int train() {
-    prepare_run({config_, plugin_path_, session_, replicas_, signals_}, run_);
+    const RunInputs inputs{config_, plugin_path_, session_, replicas_, signals_};
+    prepare_run(inputs, run_);
+    LiveSwap swaps(inputs, run_);
     before_steps_.reset();
     RunEnding ending(session_, signals_, plugin_path_, run_);
     try {
-      const StepsTaken taken = RunLoop(session_, replicas_, run_)();
+      const StepsTaken taken = RunLoop(session_, replicas_, run_, swaps)();
       ending.finish(taken);
       return taken.was_stopped ? static_cast<int>(ExitCode::kStopped) : 0;
     } catch (const Error& error) {

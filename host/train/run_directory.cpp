@@ -29,8 +29,8 @@ namespace chassis {
 namespace {
 
 constexpr char kRunFile[] = "run.json";
-constexpr const char* kFiles[] = {kRunFile,        "resolved.toml", "plugins.lock", "log.txt",   "metrics.jsonl",
-                                  "samples.jsonl", "events.jsonl",  "report.json",  "ranks.json"};
+constexpr const char* kFiles[] = {kRunFile,        "resolved.toml", "plugins.lock", "log.txt",    "metrics.jsonl",
+                                  "samples.jsonl", "events.jsonl",  "report.json",  "ranks.json", "control.json"};
 constexpr std::string_view kTokenStart = ".same-";
 constexpr std::string_view kResolvedStart = "# Every key of the run";
 constexpr std::string_view kEventsStart = "{\"event\":", kReportStart = "{\n  \"schema\": \"chassis.run/";
@@ -371,14 +371,18 @@ void RunDirectory::check_steps(const Settings& settings, int64_t first_step, int
   });
 }
 
+void RunDirectory::describe(const Config& config, const PluginRegistry& plugins, const CompiledProgram& program) const {
+  write_file_atomic(file("plugins.lock"), plugins_lock(plugins, program).dump(2) + "\n");
+  write_file_atomic(file("resolved.toml"), config.resolved_toml());
+}
+
 void RunDirectory::start(const Config& config, const PluginRegistry& plugins, const CompiledProgram& program,
                          const RunIdentity& identity) {
   world_.run_and_agree("writing the run directory", [&] {
     if (world_.rank() != 0) return;
     log::add_file(file("log.txt"));
-    write_file_atomic(file("resolved.toml"), config.resolved_toml());
     ::unlink(file("ranks.json").c_str());  // left by the ranks of an earlier start
-    write_file_atomic(file("plugins.lock"), plugins_lock(plugins, program).dump(2) + "\n");
+    describe(config, plugins, program);
     about_ = {{"name", *config.settings().run.name},
               {"version", CHASSIS_VERSION},
               {"device", device_name(program.options().device)},

@@ -56,6 +56,8 @@ class RunDirectory {
   // [all-ranks] Writes the files that describe the run, and opens log.txt.
   void start(const Config& config, const PluginRegistry& plugins, const CompiledProgram& program,
              const RunIdentity& identity);
+  // On rank 0, after start(): writes what describes the run anew, each file by one rename.
+  void describe(const Config& config, const PluginRegistry& plugins, const CompiledProgram& program) const;
   // After start(): records in run.json that the run has saved a checkpoint.
   void note_saved();
   // On rank 0, after start(): writes report.json, "chassis.run/1", which begins with its schema.

@@ -45,6 +45,12 @@ class EventsSink final : public MetricsSink {
                        {"stall_seconds", result.stall_seconds},
                        {"resumable", result.resumable}});
   }
+  void swap(const SwapRecord& record) override {
+    Json event = {{"step", record.step},       {"generation", record.generation}, {"id", record.id},
+                  {"outcome", record.outcome}, {"cause", record.cause},           {"change", record.change}};
+    for (const auto& [name, value] : record.values) event[name] = value;
+    add("swap", std::move(event));
+  }
   void finish(RunOutcome outcome, int64_t step) override {
     num_warnings_ = 0;  // all of them again, with their final counts
     add_warnings();

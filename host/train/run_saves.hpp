@@ -25,6 +25,8 @@ class RunSaves {
            std::function<Json()> state);
 
   Saver& saver() { return saver_; }
+  // After the session exchanged its state: see Saver::reopen().
+  void reopen() { saver_.reopen(); }
   // Before the first step: throws if the disk has no room for a checkpoint, or counts a warning if checkpoint.on_error
   // = "warn".
   void check_space();

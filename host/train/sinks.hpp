@@ -21,6 +21,7 @@ class MetricsSink {
   virtual void sample(const SampleRecord& record) = 0;
   virtual void score(const ScoreRecord& /*record*/) {}
   virtual void checkpoint(int64_t /*step*/, const SaveResult& /*result*/) {}
+  virtual void swap(const SwapRecord& /*record*/) {}
   // Called after the last record, also if the run failed.
   virtual void finish(RunOutcome /*outcome*/, int64_t /*step*/) {}
 };

@@ -102,6 +102,17 @@ struct ScoreRecord {
   double score() const { return num_rows > 0 ? static_cast<double>(num_passed) / static_cast<double>(num_rows) : 0.0; }
 };
 
+// A change of what computes the steps, made between two of them.
+struct SwapRecord {
+  int64_t step = 0;         // the last one before it
+  int64_t generation = 0;   // in force after it; the one before the first swap is 0
+  std::string id;           // of the request
+  std::string outcome;      // "activated", "committed", "refused" or "rolled back"
+  std::string cause = {};   // if it was refused or rolled back
+  std::string change = {};  // "attention.plugin: flex -> sdpa, …"
+  NamedValues values = {};  // "pause_ms", "pause_steps", "sent_bytes" …
+};
+
 // The answer to one of sample.prompts.
 struct SampleRecord {
   int64_t step = 0;

@@ -22,6 +22,8 @@ class StepTrace {
   StepTrace& operator=(const StepTrace&) = delete;
 
   Trace* recorder() { return trace_.get(); }
+  // After another state was assigned: its communicator records.
+  void follow() { state_.communicator->set_trace(trace_.get()); }
   // Counts a warning if the run starts after the last step to trace.
   void start(int64_t step) const;
   void begin_step(int64_t step);

@@ -114,6 +114,11 @@ TrainerState trainer_state_from_json(const Json& saved, const std::string& where
 Trainer::Trainer(RunState& run, TrainData& data, TrainerOptions options)
     : run_(run), data_(data), options_(std::move(options)), routers_(run.model.compiled->program()) {}
 
+void Trainer::set_options(TrainerOptions options) {
+  options_ = std::move(options);
+  routers_ = RouterMetrics(run_.model.compiled->program());
+}
+
 StepRecord Trainer::step() {
   const StepParts parts = run_.step_parts();
   StepRecord record;

@@ -67,6 +67,8 @@ class Trainer {
   TrainerState& state() { return state_; }
   const TrainerState& state() const { return state_; }
   const TrainerOptions& options() const { return options_; }
+  // Between two steps, after another state was assigned.
+  void set_options(TrainerOptions options);
   void set_max_steps(int64_t steps) { options_.max_steps = options_.schedule.max_steps = steps; }
 
  private:

@@ -27,10 +27,10 @@ class Faulty final : public Parallel {
   static const Options& options() {
     static const Options schema = {
         option("fault", "none")
-            .choices({"none", "claim nothing", "place nothing", "out of memory", "error in forward", "kill in forward",
-                      "kill in bound", "kill in second forward", "kill in last backward", "stop in second forward",
-                      "kill in collective", "kill late in collective", "stop in forward", "stop in collective",
-                      "another order", "grow"}),
+            .choices({"none", "claim nothing", "place nothing", "out of memory", "error in bound", "error in forward",
+                      "kill in forward", "kill in bound", "kill in second forward", "kill in last backward",
+                      "stop in second forward", "kill in collective", "kill late in collective", "stop in forward",
+                      "stop in collective", "another order", "grow"}),
         option("rank", 0).range(0, 1 << 20).doc("the faulty rank"),
     };
     return schema;
@@ -61,6 +61,7 @@ class Faulty final : public Parallel {
   // Limits the address space, so that the next allocation of the host fails.
   void bound() override {
     if (has("kill in bound")) raise_once(SIGKILL);
+    if (has("error in bound")) fail_invalid("the strategy fails on purpose");
     if (!has("out of memory")) return;
     test::mark_fault();
     limit_memory(1 << 20);
@@ -143,4 +144,4 @@ class Faulty final : public Parallel {
 
 }  // namespace
 
-CHASSIS_PLUGIN("license=Apache-2.0\n", Faulty)
+CHASSIS_PLUGIN("swappable=1\nlicense=Apache-2.0\n", Faulty)
