@@ -16,13 +16,14 @@
 #include "host/command/page_file.hpp"
 #include "host/config/config_files.hpp"
 #include "host/plan/plan_report.hpp"
+#include "host/plan/swap_plan.hpp"
 
 namespace chassis {
 namespace {
 
 struct PlanArguments {
   int world_size = 0;
-  std::string mesh, device, memory, html;
+  std::string mesh, device, memory, html, swap_to;
   bool json = false;
 };
 
@@ -77,6 +78,9 @@ Verb add_plan(CLI::App& app) {
   const CLI::Option* const memory =
       app.add_option("--memory", plan_arguments->memory,
                      "of each device, such as 80GiB; if it is not enough, prints what to change and exits with code 4");
+  app.add_option("--swap-to", plan_arguments->swap_to,
+                 "instead, plan the change of a run that trains to this configuration: bytes, rounds, memory, time")
+      ->type_name("FILE");
   add_json(app, plan_arguments->json);
   app.add_option("--html", plan_arguments->html, "also write the plan to this file, as an HTML page")
       ->type_name("FILE");
@@ -93,6 +97,16 @@ Verb add_plan(CLI::App& app) {
     request.world_size = plan_arguments->world_size;
     if (memory->count() > 0) request.memory_bytes = bytes_from(plan_arguments->memory);
 
+    if (!plan_arguments->swap_to.empty()) {
+      const SwapPlan plan =
+          plan_swap(request.config(request.overrides), load_config(plan_arguments->swap_to, arguments->overrides),
+                    request.plugin_path, request.world_size);
+      if (plan_arguments->json)
+        print_document("swap-plan", swap_plan_json(plan));
+      else
+        std::fputs(swap_plan_text(plan).c_str(), output());
+      return 0;
+    }
     refuse_other_page(plan_arguments->html, kPlanHtmlHead, "plan");  // before planning
     const Plan plan = make_plan(request);
     std::optional<AdviceList> advice;
