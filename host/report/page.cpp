@@ -125,6 +125,7 @@ class Tables {
       if (runs_.size() > 1) out_ += "<details><summary>" + html_text(run->name()) + "</summary>\n";
       ranks(*run);
       checkpoints(*run);
+      swaps(*run);
       data(*run);
       post_mortems(*run);
       warnings(*run);
@@ -221,6 +222,26 @@ class Tables {
                       : is_bad ? "bad"
                                : "soft",
                       html_text(line.check)));
+    }
+    close();
+  }
+
+  void swaps(const RunReader& run) {
+    const std::vector<SwapPoint>& all = run.swaps();
+    if (all.empty()) return;
+    open("swaps", {"#after step", "at", "#generation", "#pause, ms", "change", "outcome"});
+    for (size_t i = all.size() > kMaxShown ? all.size() - kMaxShown : 0; i < all.size(); ++i) {
+      const SwapPoint& swap = all[i];
+      const bool is_good = swap.outcome == "committed" || swap.outcome == "checked";
+      const bool is_bad = swap.outcome == "refused" || swap.outcome == "rolled back";
+      row(number_cell(std::to_string(swap.step)) + cell(time_text(swap.time)) +
+          number_cell(std::to_string(swap.generation)) + number_cell(fmt::format("{:.0f}", swap.pause_ms)) +
+          cell(swap.change) +
+          fmt::format("<td class=\"{}\">{}</td>",
+                      is_good  ? "good"
+                      : is_bad ? "bad"
+                               : "soft",
+                      html_text(swap.cause.empty() ? swap.outcome : swap.outcome + ": " + swap.cause)));
     }
     close();
   }

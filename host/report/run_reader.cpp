@@ -21,6 +21,7 @@ namespace chassis {
 namespace {
 
 constexpr size_t kMaxSamples = 64, kMaxEvaluations = 100000, kMaxCheckpoints = 10000;
+constexpr size_t kMaxSwaps = 10000;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 using Element = simdjson::dom::element;
@@ -215,6 +216,7 @@ void RunReader::sample_line(std::string_view text, uint64_t number) {
 bool RunReader::poll_events() {
   const auto restart = [this] {
     checkpoints_.clear();
+    swaps_.clear();
     warnings_.clear();
     outcome_.clear();
     start_time_.reset();
@@ -246,6 +248,7 @@ void RunReader::event_line(std::string_view text, uint64_t number) {
     warnings_.clear();
     // Checkpoints of later steps belong to a run that was set aside.
     std::erase_if(checkpoints_, [&](const SavedCheckpoint& saved) { return saved.step > step; });
+    std::erase_if(swaps_, [&](const SwapPoint& swap) { return swap.step > step; });
   } else if (event == "checkpoint") {
     if (checkpoints_.size() < kMaxCheckpoints)
       checkpoints_.push_back({.step = integer_or(json, "step", 0),
@@ -255,6 +258,20 @@ void RunReader::event_line(std::string_view text, uint64_t number) {
                               .seconds = number_or(json, "seconds", 0.0),
                               .stall_seconds = number_or(json, "stall_seconds", 0.0),
                               .resumable = json.value("resumable", Json(false)) == Json(true)});
+  } else if (event == "swap") {
+    SwapPoint swap{.step = integer_or(json, "step", 0),
+                   .generation = integer_or(json, "generation", 0),
+                   .time = last_time_,
+                   .id = string_or(json, "id"),
+                   .outcome = string_or(json, "outcome"),
+                   .cause = string_or(json, "cause"),
+                   .change = string_or(json, "change"),
+                   .pause_ms = number_or(json, "pause_ms", 0.0)};
+    const bool ends_last = !swaps_.empty() && swaps_.back().id == swap.id && swaps_.back().outcome == "activated";
+    if (ends_last)
+      swaps_.back() = std::move(swap);
+    else if (swaps_.size() < kMaxSwaps)
+      swaps_.push_back(std::move(swap));
   } else if (event == "warning") {
     const std::string key = string_or(json, "key");
     const auto count = static_cast<uint64_t>(std::max<int64_t>(1, integer_or(json, "count", 1)));

@@ -48,6 +48,15 @@ struct SavedCheckpoint {
   bool resumable = false;
 };
 
+// A change of what computes the steps, as events.jsonl records it.
+struct SwapPoint {
+  int64_t step = 0;  // the last one before it
+  int64_t generation = 0;
+  double time = 0.0;  // seconds since 1970
+  std::string id, outcome, cause, change;
+  double pause_ms = 0.0;
+};
+
 enum class RunStatus { kUnknown, kRunning, kDone, kStopped, kFailed, kKilled };
 std::string_view to_text(RunStatus state);  // "running"
 
@@ -75,6 +84,8 @@ class RunReader {
   const std::vector<ScorePoint>& scores() const { return scores_; }
   const std::deque<SampleText>& samples() const { return samples_; }  // the most recent ones
   const std::vector<SavedCheckpoint>& checkpoints() const { return checkpoints_; }
+  // Each with its last outcome: "activated" while it is on probation.
+  const std::vector<SwapPoint>& swaps() const { return swaps_; }
   const std::vector<RankStatus>& ranks() const { return ranks_; }
   // The warnings that the run has counted so far, each with its count.
   const std::vector<std::pair<std::string, uint64_t>>& warnings() const { return warnings_; }
@@ -124,6 +135,7 @@ class RunReader {
   std::vector<ScorePoint> scores_;
   std::deque<SampleText> samples_;
   std::vector<SavedCheckpoint> checkpoints_;
+  std::vector<SwapPoint> swaps_;
   std::vector<RankStatus> ranks_;
   std::string ranks_text_;
   std::vector<std::pair<std::string, uint64_t>> warnings_;

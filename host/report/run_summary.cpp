@@ -60,6 +60,7 @@ class Summary {
     expert_loads();
     memory();
     checkpoints();
+    swaps();
     ranks();
     warnings();
     return std::move(out_);
@@ -188,6 +189,19 @@ class Summary {
     for (const CheckpointLine& checkpoint : all)
       if (checkpoint.check != "whole" && checkpoint.check != "removed" && &checkpoint != &last)
         line("", fmt::format("step {}: {}", checkpoint.step, checkpoint.check));
+  }
+
+  void swaps() {
+    const std::vector<SwapPoint>& all = run_.swaps();
+    constexpr size_t kMaxShown = 5;  // the last ones
+    const size_t first = all.size() > kMaxShown ? all.size() - kMaxShown : 0;
+    for (size_t i = first; i < all.size(); ++i) {
+      const SwapPoint& swap = all[i];
+      const std::string cause = swap.cause.substr(0, swap.cause.find('\n'));
+      line(i == first ? "swaps" : "",
+           printable(fmt::format("after step {}: {}, {:.0f} ms, {}{}", swap.step, swap.outcome, swap.pause_ms,
+                                 swap.change, cause.empty() ? "" : " (" + cause + ")")));
+    }
   }
 
   void ranks() {
@@ -400,6 +414,15 @@ Json summary_json(const std::vector<const RunReader*>& runs) {
                              {"stall_seconds", line.stall_seconds},
                              {"resumable", line.resumable},
                              {"check", line.check}});
+    Json& swaps = json["swaps"] = Json::array();
+    for (const SwapPoint& swap : run->swaps())
+      swaps.push_back({{"step", swap.step},
+                       {"generation", swap.generation},
+                       {"id", swap.id},
+                       {"outcome", swap.outcome},
+                       {"cause", swap.cause},
+                       {"change", swap.change},
+                       {"pause_ms", swap.pause_ms}});
     Json& ranks = json["ranks"] = Json::array();
     for (const RankStatus& rank : run->ranks()) {
       ranks.push_back({{"rank", rank.rank},
