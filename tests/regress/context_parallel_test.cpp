@@ -119,7 +119,7 @@ TEST(ContextParallelPieces, AreTheSameWhenRecomputed) {
   }
 }
 
-constexpr int kStepSums = 5 * 8;  // loss, gradient norm and requests, once a step
+constexpr int kStepSums = 6 * 8;  // loss, gradient norm and requests, once a step
 
 // Jacobs et al. 2023: (2 + 2 · kv heads / heads) · (N - 1) / N² of an activation, in each direction of a layer.
 TEST(ContextParallelTraffic, IsFourExchangesPerLayerAndDirection) {

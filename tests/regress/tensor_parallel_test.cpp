@@ -101,7 +101,7 @@ TEST(SequenceParallel, PadsAnOddNumberOfPositions) {
   }
 }
 
-constexpr int kStepSums = 5 * 8;  // loss, gradient norm and requests, once a step
+constexpr int kStepSums = 6 * 8;  // loss, gradient norm and requests, once a step
 
 // Shoeybi et al. 2019: two sums in the forward and two in the backward of a layer.
 TEST(TensorParallelTraffic, IsTwoSumsPerLayerAndDirection) {
