@@ -25,11 +25,9 @@ ControlReply refused_reply(std::string id, std::string text, int64_t generation)
   return reply;
 }
 
-std::string ControlQueue::Task::text() const {
-  return fmt::format("{} '{}'", control_verb_name(request.verb), request.id);
-}
+std::string ControlTask::text() const { return fmt::format("{} '{}'", control_verb_name(request.verb), request.id); }
 
-double ControlQueue::Task::ms() const {
+double ControlTask::ms() const {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
 
@@ -57,7 +55,7 @@ std::optional<ControlRequest> ControlQueue::take() {
   if (!has_untaken_) return std::nullopt;
   const std::lock_guard lock(mutex_);
   has_untaken_ = false;
-  for (std::optional<Task>* task : {&task_, &decision_}) {
+  for (std::optional<ControlTask>* task : {&task_, &decision_}) {
     if (!*task || (*task)->is_taken) continue;
     (*task)->is_taken = true;
     (*task)->phase = "starting";
@@ -68,7 +66,7 @@ std::optional<ControlRequest> ControlQueue::take() {
 
 void ControlQueue::phase(const std::string& name, const Json& facts) {
   const std::lock_guard lock(mutex_);
-  for (std::optional<Task>* task : {&task_, &decision_}) {
+  for (std::optional<ControlTask>* task : {&task_, &decision_}) {
     if (!*task || !(*task)->is_taken) continue;
     (*task)->phase = name;
     ControlReply said;
@@ -82,7 +80,7 @@ void ControlQueue::phase(const std::string& name, const Json& facts) {
 void ControlQueue::finish(bool ok, const std::string& outcome, const std::string& text, const Json& facts) {
   const std::lock_guard lock(mutex_);
   if (!task_ || !task_->is_taken) return;  // nothing is in progress
-  for (std::optional<Task>* task : {&task_, &decision_}) {
+  for (std::optional<ControlTask>* task : {&task_, &decision_}) {
     if (!*task) continue;
     ControlReply end;
     end.ok = ok;
@@ -167,7 +165,7 @@ ControlReply ControlQueue::add(const ControlRequest& request, uint64_t client) {
   const bool decides = request.verb == ControlVerb::kCommit || request.verb == ControlVerb::kRollback;
   const bool in_probation =
       task_ && task_->is_taken && task_->request.verb == ControlVerb::kSwap && task_->phase == kProbationPhase;
-  std::optional<Task>& place = decides && in_probation ? decision_ : task_;
+  std::optional<ControlTask>& place = decides && in_probation ? decision_ : task_;
   if (place)
     return refused_reply(request.id,
                          fmt::format("{} is in progress: phase '{}', {:.0f} ms after it was accepted", place->text(),
@@ -197,12 +195,12 @@ bool ControlQueue::awaits(uint64_t client) const {
 
 std::string ControlQueue::awaited_id(uint64_t client) const {
   const std::lock_guard lock(mutex_);
-  for (const std::optional<Task>* task : {&task_, &decision_})
+  for (const std::optional<ControlTask>* task : {&task_, &decision_})
     if (*task && (*task)->client == client) return (*task)->request.id;
   return "";
 }
 
-void ControlQueue::reply(const Task& task, ControlReply said) {
+void ControlQueue::reply(const ControlTask& task, ControlReply said) {
   said.id = task.request.id;
   said.ms = task.ms();
   said.generation = generation_;

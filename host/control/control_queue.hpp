@@ -19,6 +19,18 @@
 
 namespace chassis {
 
+// A request that was accepted, until its end.
+struct ControlTask {
+  ControlRequest request;
+  uint64_t client = 0;
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  bool is_taken = false;
+  std::string phase = "queued";
+
+  std::string text() const;
+  double ms() const;
+};
+
 class ControlQueue {
  public:
   explicit ControlQueue(int64_t generation);
@@ -49,20 +61,8 @@ class ControlQueue {
   std::string awaited_id(uint64_t client) const;
 
  private:
-  // A request that was accepted, until its end.
-  struct Task {
-    ControlRequest request;
-    uint64_t client = 0;
-    std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
-    bool is_taken = false;
-    std::string phase = "queued";
-
-    std::string text() const;
-    double ms() const;
-  };
-
   void wake() const;
-  void reply(const Task& task, ControlReply said);
+  void reply(const ControlTask& task, ControlReply said);
   ControlReply answer_status(const ControlRequest& request) const;
   ControlReply cancel(const ControlRequest& request);
   ControlReply add(const ControlRequest& request, uint64_t client);
@@ -73,7 +73,7 @@ class ControlQueue {
   mutable std::mutex mutex_;
   int64_t generation_;
   std::shared_ptr<const Json> status_;
-  std::optional<Task> task_, decision_;  // decision_: a commit or rollback of the swap in task_
+  std::optional<ControlTask> task_, decision_;  // decision_: a commit or rollback of the swap in task_
   Lines lines_;
 };
 
