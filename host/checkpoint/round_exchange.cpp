@@ -101,7 +101,8 @@ void RoundExchange::unpack(const FlatTensors& to) {
 void RoundExchange::copy_within(const FlatTensors& from, const FlatTensors& to) {
   for (const ReshardMove& move : round_->moves) {
     if (!move.is_local() || move.from_rank != rank_) continue;
-    const Tensor source = from(move.tensor), target = to(move.tensor);
+    const Tensor& source = from(move.tensor);
+    const Tensor target = to(move.tensor);
     if (source.data() == target.data() && move.copy.from == move.copy.to) continue;
     strided(target, move.copy.box.sizes(), move.copy.to)
         .copy_from(strided(source, move.copy.box.sizes(), move.copy.from));

@@ -35,7 +35,7 @@ class ControlSocketTest : public test::ControlRun {
       return error.what();
     }
   }
-  void write_address(ControlAddress address) {
+  void write_address(const ControlAddress& address) {
     test::write_text(run() + "/control.json", control_address_text(address));
   }
 };
