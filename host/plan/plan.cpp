@@ -60,16 +60,6 @@ std::optional<PlanPipeline> plan_pipeline(const Session& session) {
   return out;
 }
 
-SessionOptions plan_options(const std::vector<std::string>& plugin_path, int world_size, int rank) {
-  SessionOptions options;
-  options.plugin_path = plugin_path;
-  options.target.without_device = true;
-  options.target.assume_configured_device = true;
-  options.world_size = world_size;
-  options.rank = rank;
-  return options;
-}
-
 // Rehearses one rank after another in one session, as long as they have the same program.
 class Rehearsals {
  public:
@@ -339,6 +329,16 @@ Recompute cheapest_that_fits(int64_t max_blocks, const std::function<bool(const 
     (fits(recompute_of_cost(middle, max_blocks)) ? enough : too_cheap) = middle;
   }
   return recompute_of_cost(enough, max_blocks);
+}
+
+SessionOptions plan_options(const std::vector<std::string>& plugin_path, int world_size, int rank) {
+  SessionOptions options;
+  options.plugin_path = plugin_path;
+  options.target.without_device = true;
+  options.target.assume_configured_device = true;
+  options.world_size = world_size;
+  options.rank = rank;
+  return options;
 }
 
 Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }

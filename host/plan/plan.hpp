@@ -20,6 +20,7 @@
 namespace chassis {
 
 class Session;
+struct SessionOptions;
 struct Program;
 
 struct PlanRequest {
@@ -50,6 +51,8 @@ Recompute cheapest_that_fits(int64_t max_blocks, const std::function<bool(const 
 RankPlan plan_rank(const Config& config, const std::vector<std::string>& plugin_path, int world_size, int rank,
                    Device device, Recompute recompute);
 
+// The options of a session that plans rank `rank` of `world_size`, on a machine that need not have its device.
+SessionOptions plan_options(const std::vector<std::string>& plugin_path, int world_size, int rank);
 // The axes of size above 1: "dp_replicate=2, dp_shard=8".
 std::string divided_axes(const MeshShape& mesh);
 // The number of ranks in [mesh]: the product of the sizes that the user set.

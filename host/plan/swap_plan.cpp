@@ -14,30 +14,15 @@
 #include "host/session/session.hpp"
 
 namespace chassis {
-namespace {
-
-constexpr int64_t kBucketBytes = 16 << 20;  // as in a run
-
-SessionOptions options_of(const std::vector<std::string>& plugin_path, int world_size) {
-  SessionOptions options;
-  options.plugin_path = plugin_path;
-  options.target.without_device = true;
-  options.target.assume_configured_device = true;
-  options.world_size = world_size;
-  return options;
-}
-
-}  // namespace
-
 SwapPlan plan_swap(const Config& from, const Config& to, const std::vector<std::string>& plugin_path, int world_size) {
   if (world_size == 0) world_size = world_size_of(from.settings());
-  Session before(from, options_of(plugin_path, world_size));
+  Session before(from, plan_options(plugin_path, world_size, 0));
   std::optional<Session> after;
   {
     const log::CapturedWarnings known;  // the first session has already logged them
-    after.emplace(to, options_of(plugin_path, world_size));
+    after.emplace(to, plan_options(plugin_path, world_size, 0));
   }
-  const StateTransfer transfer(before.state(), after->state(), kBucketBytes, StateTransfer::kAllRanks);
+  const StateTransfer transfer(before.state(), after->state(), StateTransfer::kAllRanks);
   SwapPlan plan;
   plan.world_size = world_size;
   plan.from = before.mesh().text();

@@ -83,8 +83,8 @@ void StateTransfer::require_alike(const Listed& from, const Listed& to) const {
     refuse("the optimizer has other numbers for each tensor after the swap");
 }
 
-StateTransfer::StateTransfer(RunState& from, RunState& to, int64_t bucket_bytes, int rank)
-    : bucket_bytes_(bucket_bytes), rank_(rank == kOwnRank ? from.model.mesh.rank : rank) {
+StateTransfer::StateTransfer(RunState& from, RunState& to, int rank)
+    : rank_(rank == kOwnRank ? from.model.mesh.rank : rank) {
   from_.state = &from;
   to_.state = &to;
   const Listed before = list(from), after = list(to);
@@ -113,7 +113,7 @@ StateTransfer::StateTransfer(RunState& from, RunState& to, int64_t bucket_bytes,
 
 // Little more may exist at a time than the larger layout has and its largest tensor.
 LiveMovePlan StateTransfer::plan_move(std::vector<ReshardTensor> tensors) const {
-  return plan_live_move(std::move(tensors), {.bucket_bytes = bucket_bytes_, .room_bytes = bucket_bytes_}, rank_);
+  return plan_live_move(std::move(tensors), {.bucket_bytes = kBucketBytes, .room_bytes = kBucketBytes}, rank_);
 }
 
 Parameter& StateTransfer::parameter(const Side& side, size_t tensor) {
@@ -270,7 +270,7 @@ void StateTransfer::move_scalars(RunState& from, RunState& to, Communicator& com
   }
   ReshardRequest request;
   request.tensors = tensors;
-  request.options = {.budget_bytes = bucket_bytes_, .replicas_are_filled = false};
+  request.options = {.budget_bytes = kBucketBytes, .replicas_are_filled = false};
   request.from = [&](const Descriptor& d, int) { return from.optimizer->states()[index.at(d.fqn)].tensor; };
   request.to = [&](const Descriptor& d, int) { return to.optimizer->states()[index.at(d.fqn)].tensor; };
   request.device = from.device();

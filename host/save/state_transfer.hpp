@@ -21,16 +21,16 @@ struct TransferResult {
 class StateTransfer {
  public:
   // Compares what the two states store; allocates nothing. Throws a config error that names a tensor that only one of
-  // them has, or that has another dtype or shape in the other. Both outlive it. `bucket_bytes` as in LiveMove.
+  // them has, or that has another dtype or shape in the other. Both outlive it.
   // `rank`: whose moves it plans; kAllRanks for plans alone.
   static constexpr int kAllRanks = -1, kOwnRank = -2;
-  StateTransfer(RunState& from, RunState& to, int64_t bucket_bytes, int rank = kOwnRank);
+  StateTransfer(RunState& from, RunState& to, int rank = kOwnRank);
 
   const LiveMovePlan& plan() const { return plan_; }
 
   // The most bytes of parameters and states that `rank` holds during the move, with two buffers.
   uint64_t peak_bytes(int rank) const {
-    return static_cast<uint64_t>(plan_.peak_bytes[static_cast<size_t>(rank)] + 2 * bucket_bytes_);
+    return static_cast<uint64_t>(plan_.peak_bytes[static_cast<size_t>(rank)] + 2 * kBucketBytes);
   }
   // The bytes that a rank holds before, or after, whichever are more.
   uint64_t floor_bytes(int rank) const { return floor_bytes_[static_cast<size_t>(rank)]; }
@@ -43,6 +43,7 @@ class StateTransfer {
   TransferResult run_back(Communicator& communicator);
 
  private:
+  static constexpr int64_t kBucketBytes = 16 << 20;  // as in LiveMoveOptions
   enum class Kind { kParameter, kComponent, kState };
   // A tensor in one of the two states.
   struct Place {
@@ -81,7 +82,6 @@ class StateTransfer {
   std::vector<char> in_place_;   // equal layouts
   std::vector<char> rehoused_;   // in place, but in host memory on one side alone
   std::vector<size_t> scalars_;  // indices of states, the same in both
-  const int64_t bucket_bytes_;
   const int rank_;
   std::vector<uint64_t> floor_bytes_;
   uint64_t largest_bytes_ = 0;

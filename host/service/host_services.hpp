@@ -22,7 +22,6 @@ class HostServices final : public ServiceProvider {
   // From now on all instances, including older ones, have chassis.comm; NULL removes it. Without a communicator, attach
   // throws for a plugin whose manifest requires chassis.comm.
   void set_communicator(Communicator* communicator) { communicator_ = communicator; }
-  Communicator* communicator() const { return communicator_; }
 
   // The registry from which chassis.members opens members.
   void set_registry(PluginRegistry* registry) { registry_ = registry; }

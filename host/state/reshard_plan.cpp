@@ -96,7 +96,6 @@ std::vector<std::vector<int>> senders(const std::vector<std::vector<Piece>>& has
         out[owner->second].push_back(static_cast<int>(r));
     }
   }
-  for (size_t r = 0; r < out.size(); ++r) std::sort(out[r].begin(), out[r].end());
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 
@@ -29,7 +30,6 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kHistory = 50;         // steps whose losses say what is usual
 constexpr size_t kFewestKnown = 5;      // with fewer, only non-finite values are wrong
 constexpr int64_t kProbationSteps = 5;  // after which a swap is permanent
-constexpr int64_t kBucketBytes = 16 << 20;
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -73,6 +73,13 @@ std::string text_of(const std::vector<ChangedKey>& keys) {
 
 constexpr char kNothing[] = "nothing";
 
+Json plugins_of(const Config& config) {
+  Json plugins = Json::object();
+  for (const PluginSlot& slot : config.plugin_slots())
+    if (slot.kind != "model") plugins[slot.key] = slot.plugin;
+  return plugins;
+}
+
 }  // namespace
 
 std::vector<ChangedKey> changed_keys(const Config& before, const Config& after) {
@@ -111,8 +118,8 @@ struct LiveSwap::Attempt {
 LiveSwap::LiveSwap(const RunInputs& inputs, PreparedRun& run) : inputs_(inputs), run_(run) {
   const SettingTables<Settings::Swap>& swaps = session().settings().swap;
   for (const Settings::Swap& swap : swaps) {
-    Planned planned{.at_step = swap.at_step, .changes = {}, .name = swap.key(), .where = swap.where()};
-    add_changes(*swap.set, "", planned.changes);
+    Planned planned{.at_step = swap.at_step, .request = {.id = swap.key(), .changes = {}}, .where = swap.where()};
+    add_changes(*swap.set, "", planned.request.changes);
     planned_.push_back(std::move(planned));
   }
   std::ranges::stable_sort(planned_, {}, &Planned::at_step);
@@ -120,6 +127,7 @@ LiveSwap::LiveSwap(const RunInputs& inputs, PreparedRun& run) : inputs_(inputs),
   run.swap_requested = [this] { return is_requested(); };
   if (world().rank() != 0) return;
   control_ = std::make_unique<ControlServer>(run.directory->path(), generation_);
+  computes_ = plugins_of(session().config());
   set_status();
 }
 
@@ -127,10 +135,7 @@ LiveSwap::~LiveSwap() { run_.swap_requested = {}; }
 
 void LiveSwap::set_status() {
   if (!control_) return;
-  Json computes = Json::object();
-  for (const PluginSlot& slot : session().config().plugin_slots())
-    if (slot.kind != "model") computes[slot.key] = slot.plugin;
-  Json status = {{"step", step()}, {"computes", std::move(computes)}};
+  Json status = {{"step", step()}, {"computes", computes_}};
   if (attempt_)
     status["probation"] = {{"id", attempt_->request.id}, {"steps", attempt_->steps_watched}, {"of", kProbationSteps}};
   control_->set_status(status);
@@ -149,20 +154,11 @@ void LiveSwap::check_planned() {
         if (planned.at_step >= last)
           throw config_error(fmt::format("at_step is {}, and the run ends after step {}", planned.at_step, last));
         std::vector<std::string> left_out;
-        std::vector<std::string> changes = planned.changes;
-        const Setting<int64_t>& global = config->settings().train.global_batch_size;
-        if (!global.by_user())
-          changes.push_back(fmt::format("{}={}", global.key(), run_.trainer->options().shape.num_rows()));
-        const std::unique_ptr<NextState> next = session().make_next(config->with(changes, left_out));
-        refuse_unsupported(next->config);
-        const std::vector<ChangedKey> keys = changed_keys(*config, next->config);
-        for (const ChangedKey& key : keys)
-          if (key.change == Change::kRestart && key.key != global.key())
-            throw config_error(
-                fmt::format("{} cannot change while a run trains: {} -> {}", key.key, key.before, key.after));
+        const std::unique_ptr<NextState> next = session().make_next(config_of(planned.request, *config, left_out));
+        check_change(*config, next->config);
         config.emplace(next->config);
       } catch (const Error& error) {
-        throw Error(error.code(), planned.where, planned.name + ": " + error.what());
+        throw Error(error.code(), planned.where, planned.request.id + ": " + error.what());
       }
     }
   });
@@ -178,7 +174,7 @@ void LiveSwap::before_steps() {
   while (!planned_.empty() && planned_.front().at_step <= step()) {
     const Planned planned = std::move(planned_.front());
     planned_.pop_front();
-    begin({.id = planned.name, .changes = planned.changes});
+    begin(planned.request);
   }
 }
 
@@ -242,11 +238,11 @@ void LiveSwap::decide(bool commits, const std::string& cause) {
   advance();
 }
 
-Config LiveSwap::config_of(const SwapRequest& request, std::vector<std::string>& left_out) {
-  const Config& present = session().config();
+Config LiveSwap::config_of(const SwapRequest& request, const Config& present,
+                           std::vector<std::string>& left_out) const {
   std::vector<std::string> changes = request.changes;
   // A step keeps its rows, whatever number of ranks divides them.
-  const Setting<int64_t>& global = session().settings().train.global_batch_size;
+  const Setting<int64_t>& global = present.settings().train.global_batch_size;
   const int64_t rows = run_.trainer->options().shape.num_rows();
   if (!global.by_user()) changes.push_back(fmt::format("{}={}", global.key(), rows));
   if (request.file.empty()) return present.with(changes, left_out);
@@ -345,34 +341,34 @@ void LiveSwap::act(SwapAction action) {
   }
 }
 
-void LiveSwap::refuse_unsupported(const Config& next) const {
+std::vector<ChangedKey> LiveSwap::check_change(const Config& before, const Config& after) const {
   const auto refuse = [](const std::string& what) {
     throw config_error(what).hint("save, stop, and start the run again with this configuration");
   };
+  const Setting<int64_t>& global = after.settings().train.global_batch_size;
+  std::vector<ChangedKey> keys = changed_keys(before, after);
+  std::erase_if(keys, [&](const ChangedKey& key) { return key.key == global.key(); });
+  std::vector<std::string> kept;
+  for (const ChangedKey& key : keys)
+    if (key.change == Change::kRestart) kept.push_back(fmt::format("{} ({} -> {})", key.key, key.before, key.after));
+  if (!kept.empty())
+    throw config_error(fmt::format("pending restart: {} cannot change while the run trains", fmt::join(kept, ", ")))
+        .hint("stop the run, and start it again with these settings");
   if (run_.objective) refuse("a run with an objective of its own cannot be swapped yet");
   const int64_t rows = run_.trainer->options().shape.num_rows();
-  const Setting<int64_t>& global = next.settings().train.global_batch_size;
   if (global.is_set() && *global != rows)
     refuse(fmt::format("a step has {} rows, and would have {} after the swap", rows, *global));
+  return keys;
 }
 
 void LiveSwap::prepare() {
   Attempt& a = *attempt_;
   world().run_and_agree("checking the swap", [&] {
-    a.next = session().make_next(config_of(a.request, a.left_out));
-    a.keys = changed_keys(session().config(), a.next->config);
-    std::erase_if(a.keys,
-                  [&](const ChangedKey& key) { return key.key == session().settings().train.global_batch_size.key(); });
-    std::vector<std::string> kept;
-    for (const ChangedKey& key : a.keys)
-      if (key.change == Change::kRestart) kept.push_back(fmt::format("{} ({} -> {})", key.key, key.before, key.after));
-    if (!kept.empty())
-      throw config_error(fmt::format("pending restart: {} cannot change while the run trains", fmt::join(kept, ", ")))
-          .hint("stop the run, and start it again with these settings");
+    a.next = session().make_next(config_of(a.request, session().config(), a.left_out));
+    a.keys = check_change(session().config(), a.next->config);
     if (a.keys.empty()) throw config_error("nothing changes: the run already has these settings");
-    refuse_unsupported(a.next->config);
     a.is_hot = std::ranges::all_of(a.keys, [](const ChangedKey& key) { return key.change == Change::kHot; });
-    if (!a.is_hot) a.transfer.emplace(session().state(), a.next->state, kBucketBytes);
+    if (!a.is_hot) a.transfer.emplace(session().state(), a.next->state);
     a.witness.emplace(session(), a.next->state.model.compiled->layout());
   });
   for (const std::string& key : a.left_out)
@@ -438,6 +434,7 @@ void LiveSwap::follow() {
   if (attempt_->is_exchanged) options.nonfinite = NonFinite::kSkip;
   run_.trainer->set_options(std::move(options));
   inputs_.replicas.forget();
+  if (control_) computes_ = plugins_of(s.config());
   if (attempt_->is_hot) return;
   const int64_t multiple = length_multiple(s.data_needs());
   run_.data->set_length_multiple(multiple);

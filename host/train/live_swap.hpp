@@ -5,17 +5,15 @@
 // A run prepares on the thread of its steps. swap_protocol.hpp has the order of the actions.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "host/base/json_fwd.hpp"
+#include "host/base/json.hpp"
 #include "host/config/option.hpp"
 #include "host/control/control_server.hpp"
 #include "host/plan/memory_fit.hpp"
@@ -63,13 +61,10 @@ class LiveSwap {
   // `requested`: is_requested() of any rank.
   void after_step(const StepRecord& record, bool requested);
 
-  int64_t generation() const { return generation_; }
-
  private:
   struct Planned {
     int64_t at_step = 0;
-    std::vector<std::string> changes;
-    std::string name;  // "swap.0"
+    SwapRequest request;  // with the id "swap.0"
     SourcePosition where;
   };
   struct Attempt;
@@ -79,7 +74,10 @@ class LiveSwap {
   int64_t step() const;
 
   void check_planned();
-  Config config_of(const SwapRequest& request, std::vector<std::string>& left_out);
+  // The configuration that a request makes of `present`.
+  Config config_of(const SwapRequest& request, const Config& present, std::vector<std::string>& left_out) const;
+  // The keys that differ. Throws a config error that lists those that need a restart, or for what no swap can do.
+  std::vector<ChangedKey> check_change(const Config& before, const Config& after) const;
   // [all-ranks] Does what the operator asks for.
   void take_request();
   void set_status();
@@ -91,7 +89,6 @@ class LiveSwap {
   SwapEvent carry_out(SwapAction action);
   void act(SwapAction action);
   void prepare();
-  void refuse_unsupported(const Config& next) const;
   void require_agreement();
   void quiesce();
   void migrate();
@@ -117,6 +114,7 @@ class LiveSwap {
   std::unique_ptr<Attempt> attempt_;               // NULL: no swap is in progress
   std::unique_ptr<ControlServer> control_;         // on rank 0
   std::optional<ControlRequest> asked_;            // taken from it, and not yet known to the other ranks
+  Json computes_;                                  // for its status: key of the configuration → plugin
 };
 
 }  // namespace chassis
